@@ -59,6 +59,23 @@ int close_device(ibv_context* context) {
   --fake->nic_of(context).objects;
   return 0;
 }
+int query_device_ex(ibv_context* context, const ibv_query_device_ex_input*,
+                    ibv_device_attr_ex* out) {
+  const auto lock = fake->lock();
+  if (refused("query_device_ex")) return errno;
+  const FakeNic& nic = fake->nic_of(context);
+  out->completion_timestamp_mask = nic.stamp_mask;
+  out->hca_core_clock = nic.khz;
+  return 0;
+}
+int query_rt_values_ex(ibv_context* context, ibv_values_ex* out) {
+  const auto lock = fake->lock();
+  if (refused("query_rt_values_ex")) return errno;
+  const FakeNic& nic = fake->nic_of(context);
+  out->raw_clock.tv_sec = 0;
+  out->raw_clock.tv_nsec = static_cast<long>(nic.ticks() & nic.stamp_mask);
+  return 0;
+}
 int query_port(ibv_context* context, std::uint8_t, ibv_port_attr* out) {
   const auto lock = fake->lock();
   if (refused("query_port")) return errno;
@@ -127,21 +144,65 @@ int destroy_comp_channel(ibv_comp_channel* channel) {
   nic.channels.remove_if([&](const FakeChannel& item) { return &item.base == channel; });
   return 0;
 }
-ibv_cq* create_cq(ibv_context* context, int, void*, ibv_comp_channel* channel, int) {
-  const auto lock = fake->lock();
-  if (refused("create_cq")) return nullptr;
+FakeQueue& add_queue(ibv_context* context, ibv_comp_channel* channel) {
   FakeNic& nic = fake->nic_of(context);
   ++nic.objects;
   FakeQueue& queue = nic.queues.emplace_back();
   queue.base.context = context;
   queue.channel = of<FakeChannel>(channel);
-  return &queue.base;
+  return queue;
+}
+ibv_cq* create_cq(ibv_context* context, int, void*, ibv_comp_channel* channel, int) {
+  const auto lock = fake->lock();
+  if (refused("create_cq")) return nullptr;
+  return ibv_cq_ex_to_cq(&add_queue(context, channel).base);
+}
+int stand_at_first(ibv_cq_ex* cq) {
+  auto* queue = of<FakeQueue>(cq);
+  queue->standing = !queue->done.empty();
+  if (!queue->standing) return ENOENT;
+  cq->wr_id = queue->done.front().wr_id;
+  cq->status = queue->done.front().status;
+  return 0;
+}
+void drop_first(ibv_cq_ex* cq) {
+  of<FakeQueue>(cq)->done.pop_front();
+  of<FakeQueue>(cq)->ticks.pop_front();
+}
+int start_poll(ibv_cq_ex* cq, ibv_poll_cq_attr*) {
+  const auto lock = fake->lock();
+  if (refused("poll_cq")) return errno;
+  return stand_at_first(cq);
+}
+int next_poll(ibv_cq_ex* cq) {
+  const auto lock = fake->lock();
+  drop_first(cq);
+  return stand_at_first(cq);
+}
+void end_poll(ibv_cq_ex* cq) {
+  const auto lock = fake->lock();
+  if (of<FakeQueue>(cq)->standing) drop_first(cq);
+}
+ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attributes) {
+  const auto lock = fake->lock();
+  if (refused("create_cq_ex")) return nullptr;
+  ibv_cq_ex& cq = add_queue(context, attributes->channel).base;
+  cq.start_poll = start_poll;
+  cq.next_poll = next_poll;
+  cq.end_poll = end_poll;
+  cq.read_opcode = [](ibv_cq_ex* at) { return of<FakeQueue>(at)->done.front().opcode; };
+  cq.read_byte_len = [](ibv_cq_ex* at) { return of<FakeQueue>(at)->done.front().byte_len; };
+  cq.read_src_qp = [](ibv_cq_ex* at) { return of<FakeQueue>(at)->done.front().src_qp; };
+  cq.read_slid = [](ibv_cq_ex* at) { return std::uint32_t{of<FakeQueue>(at)->done.front().slid}; };
+  cq.read_wc_flags = [](ibv_cq_ex* at) { return of<FakeQueue>(at)->done.front().wc_flags; };
+  cq.read_completion_ts = [](ibv_cq_ex* at) { return of<FakeQueue>(at)->ticks.front(); };
+  return &cq;
 }
 int destroy_cq(ibv_cq* cq) {
   const auto lock = fake->lock();
   FakeNic& nic = fake->nic_of(cq->context);
   --nic.objects;
-  nic.queues.remove_if([&](const FakeQueue& item) { return &item.base == cq; });
+  nic.queues.remove_if([&](FakeQueue& item) { return ibv_cq_ex_to_cq(&item.base) == cq; });
   return 0;
 }
 int poll_cq(ibv_cq* cq, int count, ibv_wc* out) {
@@ -152,6 +213,7 @@ int poll_cq(ibv_cq* cq, int count, ibv_wc* out) {
   for (; n < count && !done.empty(); ++n) {
     out[n] = done.front();
     done.pop_front();
+    of<FakeQueue>(cq)->ticks.pop_front();
   }
   return n;
 }
@@ -213,7 +275,8 @@ int post_send(ibv_qp* qp, ibv_send_wr* first, ibv_send_wr**) {
   ibv_wc done{};
   done.wr_id = first->wr_id;
   done.status = fake->send_status;
-  pair->sends->done.push_back(done);
+  done.opcode = IBV_WC_SEND;
+  pair->sends->complete(done);
   if (fake->send_status != IBV_WC_SUCCESS || fake->lost()) return 0;
   fake->deliver(fake->nic_of(qp->context), *pair, *of<FakeHandle>(first->wr.ud.ah),
                 first->wr.ud.remote_qpn, first->wr.ud.remote_qkey, std::move(bytes));
@@ -252,6 +315,12 @@ const char* wc_status_str(ibv_wc_status status) {
 
 }  // namespace
 
+void FakeQueue::complete(const ibv_wc& wc) {
+  const FakeNic& nic = fake->nic_of(base.context);
+  done.push_back(wc);
+  ticks.push_back(nic.ticks() & nic.stamp_mask);
+}
+
 UdFake::UdFake() {
   fake = this;
   verbs::Functions& f = functions_;
@@ -260,6 +329,8 @@ UdFake::UdFake() {
   f.get_device_name = get_device_name;
   f.open_device = open_device;
   f.close_device = close_device;
+  f.query_device_ex = query_device_ex;
+  f.query_rt_values_ex = query_rt_values_ex;
   f.query_port = query_port;
   f.query_gid_ex = query_gid_ex;
   f.alloc_pd = alloc_pd;
@@ -269,6 +340,7 @@ UdFake::UdFake() {
   f.create_comp_channel = create_comp_channel;
   f.destroy_comp_channel = destroy_comp_channel;
   f.create_cq = create_cq;
+  f.create_cq_ex = create_cq_ex;
   f.destroy_cq = destroy_cq;
   f.poll_cq = poll_cq;
   f.req_notify_cq = req_notify_cq;
@@ -335,14 +407,15 @@ void UdFake::deliver(FakeNic& from, const FakePair& sender, const FakeHandle& to
       done.src_qp = sender.base.qp_num;
       done.slid = from.lid;
       done.wc_flags = nic.infiniband ? 0U : static_cast<unsigned>(IBV_WC_GRH);
+      done.opcode = IBV_WC_RECV;
       if (whole.size() > room) done.status = IBV_WC_LOC_LEN_ERR;
       std::copy_n(whole.begin(), std::min(whole.size(), room), memory);
       pair.posted.pop_front();
       pair.pieces.pop_front();
-      pair.receives->done.push_back(done);
+      pair.receives->complete(done);
       if (!pair.receives->armed || pair.receives->channel == nullptr) continue;
       pair.receives->armed = false;
-      pair.receives->channel->notices.push_back(&pair.receives->base);
+      pair.receives->channel->notices.push_back(ibv_cq_ex_to_cq(&pair.receives->base));
     }
   }
 }

@@ -34,10 +34,14 @@ struct FakeChannel {
 };
 
 struct FakeQueue {
-  ibv_cq base{};
+  ibv_cq_ex base{};  // first; of a queue without stamps, only what an ibv_cq has
   FakeChannel* channel = nullptr;
   std::deque<ibv_wc> done;
+  std::deque<std::uint64_t> ticks;  // when the device had each of them
   bool armed = false;
+  bool standing = false;  // a caller stands at the first one
+
+  void complete(const ibv_wc& wc);
 };
 
 struct FakeHandle {
@@ -53,6 +57,10 @@ struct FakeNic {
   bool infiniband = false;
   std::uint16_t lid = 0;
   bool active = true;
+  // Of its clock: 0 and 0, it has none. How many ticks have passed, before the mask.
+  std::uint64_t stamp_mask = 0;
+  std::uint64_t khz = 0;
+  std::function<std::uint64_t()> ticks = [] { return 0; };
   std::deque<ibv_async_event> events;
   std::list<FakePair> pairs;
   std::list<FakeQueue> queues;

@@ -109,7 +109,8 @@ void RdmaPorts::take_opened(std::uint64_t life, std::shared_ptr<UdPort> opened,
     watch(port.port->completion_fd(), true);
     watch(port.port->event_fd(), true);
     log_info(name_of(port.config) + ": RDMA probes from queue pair " +
-             std::to_string(port.port->terms().qpn));
+             std::to_string(port.port->terms().qpn) +
+             (port.port->stamped() ? ", the device's stamps" : ", software stamps"));
   } else if (port.complaint != why) {
     port.complaint = why;
     log_warning(name_of(port.config) + ": no RDMA probes: " + why + "; retried");
@@ -170,6 +171,7 @@ void RdmaPorts::look(Engine& engine, RecordSink& sink, Nanos now) {
       continue;
     }
     engine.set_ud_terms(port.config.index, port.port->terms());
+    port.port->read_device_clock(now);
     free_old(port, now);
     rearm(port, now);
   }
@@ -228,7 +230,7 @@ void RdmaPorts::receive(Engine& engine, RecordSink& sink, std::size_t most, Nano
       datagram.source = source.value_or(Address{});
       datagram.bytes = packet.bytes;
       datagram.length = packet.length;
-      datagram.arrival = {read_clock(CLOCK_MONOTONIC_RAW), false, std::max(now, floor)};
+      datagram.arrival = {packet.stamp, false, std::max(now, floor)};
       engine.on_datagrams(port.config.index, {&datagram, 1}, sink);
     });
     port.received += engine.counters().received - before;
@@ -297,7 +299,8 @@ ring::LinkRow RdmaPorts::row(std::uint16_t link, Nanos last_heard) const {
     row.port = port->config.address.port;
     const bool open = port->port != nullptr;
     row.flags = ring::kLinkRdma | (open ? ring::kLinkPresent | ring::kLinkBound : 0) |
-                (open && port->port->active() ? ring::kLinkCarrier : 0);
+                (open && port->port->active() ? ring::kLinkCarrier : 0) |
+                (open && port->port->stamped() ? ring::kLinkHwStamps : 0);
     row.last_heard_ns = static_cast<std::uint64_t>(last_heard);
     row.sent = port->sent;
     row.received = port->received;

@@ -1,13 +1,8 @@
 #include "shell/ud_port.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <stdexcept>
 
-#include "shell/address.h"
 #include "shell/clock.h"
 
 // Macros that stand for inline functions; the names are the table's here.
@@ -18,34 +13,18 @@ namespace fabric::prober {
 namespace {
 
 constexpr std::size_t kPolled = 32;
+constexpr Nanos kOldest = DeviceClock::kOldest;
 constexpr unsigned kAcknowledged = 64;  // completion notices at a time: it takes a lock
 
-[[noreturn]] void refuse(const std::string& what, int error) {
-  throw std::runtime_error(what + ": " + std::strerror(error));
-}
-
-void set_nonblocking(int fd) {
-  const int flags = ::fcntl(fd, F_GETFL);
-  if (flags < 0 || ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) refuse("O_NONBLOCK", errno);
-}
-
 }  // namespace
-
-int choose_gid(std::span<const ibv_gid_entry> table, const Address& address) {
-  for (const ibv_gid_entry& entry : table) {
-    if (entry.gid_type != IBV_GID_TYPE_ROCE_V2) continue;
-    if (std::equal(address.ip.begin(), address.ip.end(), entry.gid.raw)) {
-      return static_cast<int>(entry.gid_index);
-    }
-  }
-  return -1;
-}
 
 UdPort::UdPort(const verbs::Functions& verbs, const LinkConfig& link, std::uint8_t dscp)
     : verbs_(verbs),
       port_(link.device_port),
       traffic_class_(static_cast<std::uint8_t>(dscp << 2)),
       address_(link.address),
+      receives_(verbs),
+      sends_(verbs),
       memory_(kReceives * kReceiveSize + kSends * kWireSize) {
   try {
     open(link);
@@ -58,99 +37,38 @@ UdPort::UdPort(const verbs::Functions& verbs, const LinkConfig& link, std::uint8
 
 void UdPort::close() {
   // An object whose device is gone refuses; there is nothing else to free then.
-  if (receive_cq_ != nullptr && notices_ != 0) verbs_.ack_cq_events(receive_cq_, notices_);
+  if (receives_.queue() != nullptr && notices_ != 0) {
+    verbs_.ack_cq_events(receives_.queue(), notices_);
+  }
   if (qp_ != nullptr) verbs_.destroy_qp(qp_);
   for (ibv_ah* handle : handles_) verbs_.destroy_ah(handle);
-  if (send_cq_ != nullptr) verbs_.destroy_cq(send_cq_);
-  if (receive_cq_ != nullptr) verbs_.destroy_cq(receive_cq_);
+  sends_.close();
+  receives_.close();
   if (channel_ != nullptr) verbs_.destroy_comp_channel(channel_);
   if (mr_ != nullptr) verbs_.dereg_mr(mr_);
   if (pd_ != nullptr) verbs_.dealloc_pd(pd_);
   if (context_ != nullptr) verbs_.close_device(context_);
 }
 
-void UdPort::open(const LinkConfig& link) {
-  int count = 0;
-  ibv_device** devices = verbs_.get_device_list(&count);
-  if (devices == nullptr) refuse("no verbs devices", errno);
-  bool there = false;
-  for (int i = 0; i < count && !there; ++i) {
-    if (link.device != verbs_.get_device_name(devices[i])) continue;
-    there = true;
-    context_ = verbs_.open_device(devices[i]);
-  }
-  const int error = errno;
-  verbs_.free_device_list(devices);
-  if (!there) throw std::runtime_error("there is no verbs device " + link.device);
-  if (context_ == nullptr) refuse("cannot be opened", error);
-  ibv_port_attr attributes{};
-  if (const int rc = verbs_.query_port(context_, port_, &attributes); rc != 0) {
-    refuse("port " + std::to_string(port_), rc);
-  }
-  active_ = attributes.state == IBV_PORT_ACTIVE;
-  infiniband_ = attributes.link_layer == IBV_LINK_LAYER_INFINIBAND;
-  if (infiniband_) {
-    if (attributes.lid == 0) throw std::runtime_error("the port has no LID yet");
-    terms_.lid = attributes.lid;
-    return;
-  }
-  std::vector<ibv_gid_entry> table;
-  for (int i = 0; i < attributes.gid_tbl_len; ++i) {
-    ibv_gid_entry entry{};
-    const int rc = verbs_.query_gid_ex(context_, port_, static_cast<std::uint32_t>(i), &entry);
-    if (rc == EOPNOTSUPP) refuse("GID types (rdma-core 32 or later is needed)", rc);
-    if (rc == 0) table.push_back(entry);
-  }
-  gid_index_ = choose_gid(table, address_);
-  if (gid_index_ < 0) {
-    throw std::runtime_error("no RoCE v2 GID of " + format_address(address_) + " on port " +
-                             std::to_string(port_));
-  }
-  std::copy(address_.ip.begin(), address_.ip.end(), gid_.raw);
+void UdPort::read_device_clock(Nanos now) {
+  if (!stamped() || now < clock_next_) return;
+  clock_next_ = now + kClockEvery;
+  ibv_values_ex values{};
+  values.comp_mask = IBV_VALUES_MASK_RAW_CLOCK;
+  const Nanos before = read_clock(CLOCK_MONOTONIC_RAW);
+  const int rc = verbs_.query_rt_values_ex(context_, &values);
+  const Nanos after = read_clock(CLOCK_MONOTONIC_RAW);
+  if (rc != 0 || (values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK) == 0) return;
+  // In ticks, whatever the fields' names say.
+  constexpr std::uint64_t kSecond = 1'000'000'000;
+  const auto ticks = static_cast<std::uint64_t>(values.raw_clock.tv_sec) * kSecond +
+                     static_cast<std::uint64_t>(values.raw_clock.tv_nsec);
+  clock_.add(before, ticks, after);
 }
 
-void UdPort::make_queues() {
-  set_nonblocking(context_->async_fd);
-  pd_ = verbs_.alloc_pd(context_);
-  if (pd_ == nullptr) refuse("protection domain", errno);
-  mr_ = verbs_.reg_mr(pd_, memory_.data(), memory_.size(), IBV_ACCESS_LOCAL_WRITE);
-  if (mr_ == nullptr) refuse("memory registration (RLIMIT_MEMLOCK?)", errno);
-  channel_ = verbs_.create_comp_channel(context_);
-  if (channel_ == nullptr) refuse("completion channel", errno);
-  set_nonblocking(channel_->fd);
-  receive_cq_ = verbs_.create_cq(context_, static_cast<int>(kReceives), nullptr, channel_, 0);
-  send_cq_ = verbs_.create_cq(context_, static_cast<int>(kSends), nullptr, nullptr, 0);
-  if (receive_cq_ == nullptr || send_cq_ == nullptr) refuse("completion queue", errno);
-  ibv_qp_init_attr wanted{};
-  wanted.send_cq = send_cq_;
-  wanted.recv_cq = receive_cq_;
-  wanted.qp_type = IBV_QPT_UD;
-  wanted.sq_sig_all = 1;
-  wanted.cap.max_send_wr = kSends;
-  wanted.cap.max_recv_wr = kReceives;
-  wanted.cap.max_send_sge = wanted.cap.max_recv_sge = 1;
-  qp_ = verbs_.create_qp(pd_, &wanted);
-  if (qp_ == nullptr) refuse("UD queue pair", errno);
-  ibv_qp_attr attributes{};
-  attributes.qp_state = IBV_QPS_INIT;
-  attributes.port_num = port_;
-  attributes.qkey = kUdQkey;
-  int rc = verbs_.modify_qp(qp_, &attributes,
-                            IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
-  if (rc != 0) refuse("queue pair to INIT", rc);
-  attributes.qp_state = IBV_QPS_RTR;
-  if (rc = verbs_.modify_qp(qp_, &attributes, IBV_QP_STATE); rc != 0) {
-    refuse("queue pair to RTR", rc);
-  }
-  attributes.qp_state = IBV_QPS_RTS;
-  attributes.sq_psn = 0;
-  if (rc = verbs_.modify_qp(qp_, &attributes, IBV_QP_STATE | IBV_QP_SQ_PSN); rc != 0) {
-    refuse("queue pair to RTS", rc);
-  }
-  for (std::size_t i = 0; i < kReceives; ++i) post_receive(i);
-  arm();
-  if (failed_) throw std::runtime_error(reason_);
-  terms_.qpn = qp_->qp_num;
+std::int64_t UdPort::stamp_of(const UdCompletion& done, std::int64_t least, std::int64_t most,
+                              std::int64_t otherwise) const {
+  return done.ticks ? clock_.to_raw(*done.ticks, least, most).value_or(otherwise) : otherwise;
 }
 
 bool UdPort::is_current() const {
@@ -228,26 +146,31 @@ bool UdPort::send(const Outgoing& packet, ibv_ah* handle) {
 }
 
 std::size_t UdPort::drain(std::size_t most, const OnReceived& on_received) {
-  std::array<ibv_wc, kPolled> done{};
+  std::array<UdCompletion, kPolled> done{};
   std::size_t read = 0;
   while (read < most && !failed_) {
-    const int n = verbs_.poll_cq(receive_cq_, kPolled, done.data());
+    const int n = receives_.poll(done);
     if (n < 0) fail("poll of the receive queue");
     if (n <= 0) break;
-    for (const ibv_wc& wc : std::span(done).first(static_cast<std::size_t>(n))) {
-      if (wc.status != IBV_WC_SUCCESS || wc.wr_id >= kReceives) {
-        fail(std::string("receive: ") + verbs_.wc_status_str(wc.status));
+    for (const UdCompletion& one : std::span(done).first(static_cast<std::size_t>(n))) {
+      if (one.status != IBV_WC_SUCCESS || one.id >= kReceives) {
+        fail(std::string("receive: ") + verbs_.wc_status_str(one.status));
         continue;
       }
-      const std::span<const std::uint8_t> memory(receive_at(wc.wr_id), kReceiveSize);
-      const std::size_t length = wc.byte_len > kGrhSize ? wc.byte_len - kGrhSize : 0;
-      Received packet{std::nullopt, {wc.src_qp, wc.slid}, memory.subspan(kGrhSize), length};
+      const std::span<const std::uint8_t> memory(receive_at(one.id), kReceiveSize);
+      const std::size_t length = one.length > kGrhSize ? one.length - kGrhSize : 0;
+      const std::int64_t now = read_clock(CLOCK_MONOTONIC_RAW);
+      Received packet{std::nullopt,
+                      {one.source_pair, one.source_lid},
+                      memory.subspan(kGrhSize),
+                      length,
+                      stamp_of(one, now - kOldest, now, now)};
       packet.bytes = packet.bytes.first(std::min(length, packet.bytes.size()));
-      if ((wc.wc_flags & IBV_WC_GRH) != 0) {
+      if (one.has_grh) {
         packet.source = source_of_grh(memory.first(kGrhSize), address_.is_v4() && !infiniband_);
       }
       on_received(packet);
-      post_receive(wc.wr_id);
+      post_receive(one.id);
     }
     read += static_cast<std::size_t>(n);
     if (static_cast<std::size_t>(n) < kPolled) break;
@@ -256,26 +179,28 @@ std::size_t UdPort::drain(std::size_t most, const OnReceived& on_received) {
 }
 
 void UdPort::drain_sent(const OnSent& on_sent) {
-  std::array<ibv_wc, kPolled> done{};
+  std::array<UdCompletion, kPolled> done{};
   while (busy_ != 0 && !failed_) {
-    const int n = verbs_.poll_cq(send_cq_, kPolled, done.data());
+    const int n = sends_.poll(done);
     if (n < 0) fail("poll of the send queue");
     if (n <= 0) return;
-    for (const ibv_wc& wc : std::span(done).first(static_cast<std::size_t>(n))) {
-      if (wc.wr_id >= kSends || !slots_[wc.wr_id].busy) continue;
-      slots_[wc.wr_id].busy = false;
+    for (const UdCompletion& one : std::span(done).first(static_cast<std::size_t>(n))) {
+      if (one.id >= kSends || !slots_[one.id].busy) continue;
+      Slot& slot = slots_[one.id];
+      slot.busy = false;
       --busy_;
-      if (wc.status == IBV_WC_SUCCESS) {
-        on_sent({send_at(wc.wr_id), kWireSize}, slots_[wc.wr_id].stamp);
+      if (one.status == IBV_WC_SUCCESS) {
+        on_sent({send_at(one.id), kWireSize},
+                stamp_of(one, slot.stamp, read_clock(CLOCK_MONOTONIC_RAW), slot.stamp));
       } else {
-        fail(std::string("send: ") + verbs_.wc_status_str(wc.status));
+        fail(std::string("send: ") + verbs_.wc_status_str(one.status));
       }
     }
   }
 }
 
 void UdPort::arm() {
-  if (!failed_ && verbs_.req_notify_cq(receive_cq_, 0) != 0) fail("notice of completions");
+  if (!failed_ && verbs_.req_notify_cq(receives_.queue(), 0) != 0) fail("notice of completions");
 }
 
 void UdPort::take_notices() {
@@ -283,7 +208,7 @@ void UdPort::take_notices() {
   void* user = nullptr;
   while (verbs_.get_cq_event(channel_, &cq, &user) == 0) ++notices_;
   if (notices_ < kAcknowledged) return;
-  verbs_.ack_cq_events(receive_cq_, notices_);
+  verbs_.ack_cq_events(receives_.queue(), notices_);
   notices_ = 0;
 }
 
@@ -293,7 +218,7 @@ UdPort::PortEvent UdPort::next_event() {
     const ibv_event_type type = event.event_type;
     const bool own = event.element.port_num == port_;
     const bool own_qp = event.element.qp == qp_;
-    const bool own_cq = event.element.cq == receive_cq_ || event.element.cq == send_cq_;
+    const bool own_cq = event.element.cq == receives_.queue() || event.element.cq == sends_.queue();
     verbs_.ack_async_event(&event);
     switch (type) {
       case IBV_EVENT_PORT_ACTIVE:

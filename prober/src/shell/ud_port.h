@@ -11,7 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "core/device_clock.h"
 #include "core/engine.h"
+#include "shell/ud_completions.h"
 #include "verbs/library.h"
 
 namespace fabric::prober {
@@ -32,9 +34,11 @@ class UdPort {
     UdTerms from;
     std::span<const std::uint8_t> bytes;
     std::size_t length = 0;
+    std::int64_t stamp = 0;  // CLOCK_MONOTONIC_RAW when the device had it, else when it was read
   };
   using OnReceived = std::function<void(const Received& packet)>;
-  // A packet has left. `stamp`: CLOCK_MONOTONIC_RAW when it was given to the device.
+  // A packet has left. `stamp`: CLOCK_MONOTONIC_RAW when it did so by the device, else when it was
+  // given to it.
   using OnSent = std::function<void(std::span<const std::uint8_t> bytes, std::int64_t stamp)>;
   enum class PortEvent : std::uint8_t { kNone, kActive, kDown, kChanged, kFatal };
 
@@ -56,6 +60,10 @@ class UdPort {
   int completion_fd() const { return channel_->fd; }
   int event_fd() const { return context_->async_fd; }
   bool active() const { return active_; }
+  // The device stamps what it sends and receives.
+  bool stamped() const { return clock_.exists() && receives_.stamped() && sends_.stamped(); }
+  // Each pass: reads the device's clock, if that is due.
+  void read_device_clock(Nanos now);
   // An operation failed: the port must be opened anew.
   bool failed() const { return failed_; }
   const std::string& reason() const { return reason_; }
@@ -79,7 +87,10 @@ class UdPort {
   };
   void open(const LinkConfig& link);
   void close();
+  void find_clock();
   void make_queues();
+  std::int64_t stamp_of(const UdCompletion& done, std::int64_t least, std::int64_t most,
+                        std::int64_t otherwise) const;
   void post_receive(std::size_t slot);
   void fail(const std::string& what);
   std::uint8_t* receive_at(std::size_t slot) { return memory_.data() + slot * kReceiveSize; }
@@ -87,6 +98,7 @@ class UdPort {
     return memory_.data() + kReceives * kReceiveSize + slot * kWireSize;
   }
 
+  static constexpr Nanos kClockEvery = 5'000'000;
   // Room for the longest UD packet that there is: one that found no room would end the queue pair.
   static constexpr std::size_t kReceiveSize = 4096 + 64;
   static_assert(kReceiveSize >= kGrhSize + 4096);
@@ -102,8 +114,10 @@ class UdPort {
   ibv_pd* pd_ = nullptr;
   ibv_mr* mr_ = nullptr;
   ibv_comp_channel* channel_ = nullptr;
-  ibv_cq* receive_cq_ = nullptr;
-  ibv_cq* send_cq_ = nullptr;
+  UdCompletions receives_;
+  UdCompletions sends_;
+  DeviceClock clock_;
+  Nanos clock_next_ = 0;  // when it is to be read
   ibv_qp* qp_ = nullptr;
   std::vector<ibv_ah*> handles_;  // of the other thread alone
   UdTerms terms_{};
