@@ -1,5 +1,7 @@
 """Two machines with daemon, prober and a job: what breaks RDMA leaves IP's weight, and the reverse.
 
+Fabric time goes on over RDMA where IP is broken.
+
 Detection counts in packets and the page follows at once; how long that takes here is printed.
 Probes are few, since an emulated processor has the job to carry as well.
 """
@@ -24,6 +26,8 @@ SOCKET = f"{RUN}/ctl.sock"
 RENDEZVOUS = f"tcp:{pair.address(0, 1)}:18777"
 SECONDS = 2
 """Of the guest, in which packets are counted."""
+WAY_NS = 100_000_000
+"""Two lines between the same raw clocks are apart by less than a packet takes here."""
 IDLE, BUSY = 0.1, 0.3
 """Packets of rail 0 over those of rail 1: at most, where its RDMA is broken, and at least, where it
 carries. Equal rails have 1; probes alone, 0.01."""
@@ -104,6 +108,15 @@ def job(steered):
     ranks.kill()
 
 
+def dropping(vm, rails, rule):
+    """Writes /run/fault.nft, a table that drops what comes in."""
+    chains = "".join(
+        f'chain {rail} {{ type filter hook ingress device "{rail}" priority 0; {rule}\n}}\n'
+        for rail in rails
+    )
+    vm.write("/run/fault.nft", f"table netdev fault {{\n{chains}}}\n".encode(), 0o644)
+
+
 def sent(vm):
     """RDMA packets that each device has sent."""
     shown = vm.run("rdma", "-j", "statistic", "show").check().out
@@ -130,11 +143,7 @@ def test_one_transport_is_broken_and_steered_alone(steered, job, drop, of_ip, of
     vm = steered.alpha
     until(lambda: heard(vm), PATIENCE_S, "heard before")
     until(lambda: share(vm) > BUSY, PATIENCE_S, "RDMA carries the job on both rails")
-    table = f"""table netdev fault {{ chain rail0 {{
-        type filter hook ingress device "rail0" priority 0; policy accept; {DROPS[drop]}
-    }}
-    }}"""
-    vm.write("/run/fault.nft", table.encode(), 0o644)
+    dropping(vm, ["rail0"], DROPS[drop])
     fault, took = steer(vm, 0, of_ip, of_rdma, "nft", "-f", "/run/fault.nft")
     print(f"{drop}: steered within {took:.2f} s of the guest's, {fault:.2f} of them nft's")
     steer(vm, 1, 1000, 1000)
@@ -156,3 +165,44 @@ def test_the_job_has_no_error_and_no_wrong_byte(job):
         assert (rank.status, rank.errors) == (0, [])
         assert rank.end["corrupt_bytes"] == 0
         assert rank.end["bytes"] > 0
+
+
+@pytest.fixture
+def clocks(steered):
+    """fabric-clock on both machines."""
+    jobs = [
+        vm.begin("/opt/fabricd/bin/fabric-clock", "--config", f"{RUN}/config.toml", timeout=1200)
+        for vm in (steered.alpha, steered.beta)
+    ]
+    yield steered
+    for job in jobs:
+        job.kill()
+
+
+def told(vm):
+    """The clock service's document; nothing before it wrote one."""
+    text = vm.run("cat", f"{RUN}/clock.json").out
+    return json.loads(text) if text else {"state": "unsynced", "paths": []}
+
+
+def timed(vm, *, rdma):
+    """Offsets of the paths that have one, over RDMA or over UDP."""
+    rows = [row for row in told(vm)["paths"] if row["rdma"] == rdma]
+    return [row["offset_ns"] for row in rows if row["offset_ns"] is not None]
+
+
+@pytest.mark.nightly
+def test_fabric_time_goes_on_over_rdma_where_ip_is_broken(clocks):
+    vm = clocks.alpha
+    until(lambda: heard(vm), PATIENCE_S, "heard before")
+    udp = until(lambda: timed(vm, rdma=False), PATIENCE_S, "timed over UDP")
+    until(lambda: told(vm)["state"] == "locked", PATIENCE_S, "locked")
+    assert timed(vm, rdma=True) == []
+    dropping(vm, ["rail0", "rail1"], DROPS["ip"])
+    vm.run("nft", "-f", "/run/fault.nft").check()
+    rdma = until(lambda: timed(vm, rdma=True), PATIENCE_S, "timed over RDMA")
+    print(f"offset over UDP {udp[0] / 1e6:.3f} ms, over RDMA {rdma[0] / 1e6:.3f} ms")
+    assert rdma[0] == pytest.approx(udp[0], abs=WAY_NS)
+    assert told(vm)["state"] == "locked"
+    vm.run("nft", "delete", "table", "netdev", "fault").check()
+    until(lambda: not [row for row in told(vm)["paths"] if row["rdma"]], PATIENCE_S, "back on UDP")
