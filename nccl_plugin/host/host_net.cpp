@@ -6,6 +6,7 @@
 
 #include "host/context.h"
 #include "host/control.h"
+#include "host/landed_buffers.h"
 #include "host/regions.h"
 #include "src/cancel.h"
 
@@ -23,8 +24,9 @@ class Request {
   std::uint64_t number = 0;  // sequence or group
   std::size_t size = 0;      // of a send, as posted
   std::size_t count = 1;
-  std::vector<std::unique_ptr<host::Flush>> flushes;               // neither a send nor a receive
-  std::array<std::shared_ptr<const void>, core::kMaxSlots> holds;  // its buffers' registrations
+  std::vector<std::unique_ptr<host::Flush>> flushes;                // neither a send nor a receive
+  std::array<std::shared_ptr<const void>, core::kMaxSlots> holds;   // its buffers' registrations
+  std::array<std::span<const std::byte>, core::kMaxSlots> buffers;  // of a receive
 };
 
 namespace {
@@ -67,6 +69,7 @@ class RecvComm {
  public:
   std::shared_ptr<host::Receiver> receiver;
   RequestPool requests;
+  host::LandedBuffers landed;  // of receives that were reported done
 };
 
 Result cancel(SendComm* comm) {
@@ -116,7 +119,9 @@ class HostNet final : public Net {
  private:
   Result start();
   void shut_down();
+  Result test_receive(Request* request, bool* done, int* sizes);
   Result test_flush(Request* request, bool* done);
+  std::vector<FlushBuffer> flush_buffers(std::span<const FlushRange> ranges);
 
   std::optional<std::vector<Rail>> given_;
   const Parts parts_;
@@ -354,6 +359,9 @@ Result HostNet::irecv(RecvComm* comm, std::span<const ReceiveSlot> slots,
     request->receive = comm;
     request->number = group;
     request->count = slots.size();
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      request->buffers[i] = {static_cast<const std::byte*>(slots[i].data), slots[i].size};
+    }
     for (std::size_t i = 0; i < registrations.size(); ++i) {
       request->holds[i] = std::move(registrations[i].hold);
     }
@@ -377,12 +385,30 @@ Result HostNet::deregister_memory(Region* region) {
   return regions_.remove(region) ? Result::success : Result::invalid_argument;
 }
 
+std::vector<FlushBuffer> HostNet::flush_buffers(std::span<const FlushRange> ranges) {
+  std::vector<FlushBuffer> buffers;
+  for (const FlushRange& range : ranges) {
+    if (range.size != 0) {
+      FlushBuffer& buffer = buffers.emplace_back(FlushBuffer{range.data, range.size, {}});
+      if (context_.memory != nullptr && range.region != nullptr) {
+        buffer.registration = regions_.of(transports_, range.region, range.data, range.size);
+      }
+    }
+  }
+  return buffers;
+}
+
 Result HostNet::iflush(RecvComm* comm, std::span<const FlushRange> ranges, Request** out) {
   *out = nullptr;
-  const std::uint64_t rails = (std::uint64_t{1} << context_.rails.size()) - 1;
+  const std::uint64_t all = (std::uint64_t{1} << context_.rails.size()) - 1;
+  const std::uint64_t rails = comm->landed.rails_of(ranges, all);
+  if (rails == 0) {
+    return Result::success;
+  }
+  const std::vector<FlushBuffer> buffers = flush_buffers(ranges);
   std::vector<std::unique_ptr<Flush>> flushes;
   for (const auto& transport : transports_) {
-    if (auto flush = transport->flush(ranges, rails)) {
+    if (auto flush = transport->flush(buffers, rails)) {
       flushes.push_back(std::move(flush));
     }
   }
@@ -427,11 +453,18 @@ Result HostNet::test(Request* request, bool* done, int* sizes) {
     }
     return result;
   }
-  const Result result =
-      request->receive->receiver->test(request->number, request->count, *done, sizes);
+  return test_receive(request, done, sizes);
+}
+
+Result HostNet::test_receive(Request* request, bool* done, int* sizes) {
+  RecvComm& comm = *request->receive;
+  std::uint8_t rails = 0;
+  const Result result = comm.receiver->test(request->number, request->count, *done, sizes, &rails);
   if (*done) {
-    RequestPool& pool = request->receive->requests;
-    pool.put(request);
+    for (std::size_t i = 0; i < request->count; ++i) {
+      comm.landed.note(request->buffers[i].data(), request->buffers[i].size(), rails);
+    }
+    comm.requests.put(request);
   }
   return result;
 }

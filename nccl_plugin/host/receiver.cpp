@@ -73,7 +73,8 @@ Result Receiver::post(std::span<const ReceiveSlot> slots, bool& taken, core::Gro
   return Result::success;
 }
 
-Result Receiver::test(core::GroupId group, std::size_t count, bool& done, int* sizes) {
+Result Receiver::test(core::GroupId group, std::size_t count, bool& done, int* sizes,
+                      std::uint8_t* landed_rails) {
   done = false;
   const CommGate::CallerGuard guard(gate_);
   if (!guard) {
@@ -99,6 +100,9 @@ Result Receiver::test(core::GroupId group, std::size_t count, bool& done, int* s
     stall_timer_.reset();
     for (std::size_t i = 0; sizes != nullptr && i < count; ++i) {
       sizes[i] = static_cast<int>(core_.received(group, i));
+    }
+    if (landed_rails != nullptr) {
+      *landed_rails = core_.landed_rails(group);
     }
     core_.forget(group);
     return Result::success;

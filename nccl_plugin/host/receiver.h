@@ -44,7 +44,9 @@ class Receiver {
   // `registrations`: of the slots' buffers, in their order; empty: there are none.
   Result post(std::span<const ReceiveSlot> slots, bool& taken, core::GroupId& group,
               std::span<const Registration> registrations = {});
-  Result test(core::GroupId group, std::size_t count, bool& done, int* sizes);
+  // `landed_rails`: a bit for each rail over which one-sided writes of a group that is done came.
+  Result test(core::GroupId group, std::size_t count, bool& done, int* sizes,
+              std::uint8_t* landed_rails = nullptr);
   void close();
 
   // The control thread's side.

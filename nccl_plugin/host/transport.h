@@ -15,13 +15,13 @@
 
 #include "core/types.h"
 #include "host/link.h"
+#include "host/memory.h"
 #include "host/network.h"
 #include "src/net.h"
 
 namespace fabric::host {
 
 struct Context;
-class Memory;
 class Poller;
 
 enum class TransportKind : std::uint8_t { tcp = 0, verbs = 1 };
@@ -65,7 +65,14 @@ class TransportRegion {
   virtual ~TransportRegion() = default;
 };
 
-// A flush under way.
+// What was received, and what the NICs know of it: nothing, if it was never registered.
+struct FlushBuffer {
+  const void* data = nullptr;
+  std::size_t size = 0;  // more than 0
+  Registration registration;
+};
+
+// A flush under way. Destroyed before it is done: nobody waits for it any more.
 class Flush {
  public:
   Flush() = default;
@@ -101,8 +108,8 @@ class Transport {
     return nullptr;
   }
   // Has the NICs of `rails` (bits), over which the data may have come, let the device see it. Null:
-  // nothing to wait for.
-  virtual std::unique_ptr<Flush> flush(std::span<const FlushRange> /*ranges*/,
+  // nothing to wait for. Any thread.
+  virtual std::unique_ptr<Flush> flush(std::span<const FlushBuffer> /*buffers*/,
                                        std::uint64_t /*rails*/) {
     return nullptr;
   }

@@ -72,9 +72,9 @@ class NicTransport final : public Transport {
     }
     return std::make_unique<NicRegion>(nics_);
   }
-  std::unique_ptr<Flush> flush(std::span<const FlushRange> ranges, std::uint64_t rails) override {
+  std::unique_ptr<Flush> flush(std::span<const FlushBuffer> buffers, std::uint64_t rails) override {
     nics_.rails = rails;
-    return ranges.empty() ? nullptr : std::make_unique<NicFlush>(nics_);
+    return buffers.empty() ? nullptr : std::make_unique<NicFlush>(nics_);
   }
 
  private:
@@ -171,6 +171,17 @@ TEST_CASE("a path that one transport cannot do is the next one's; a flush is a r
   CHECK(done);
   CHECK(net->iflush(ends.receive, {}, &request) == Result::success);
   CHECK(request == nullptr);
+  nics.rails = 0;
+  std::vector<loopback::Send> sends{{ends.send, loopback::contents(1000, 3)},
+                                    {ends.send, loopback::contents(1000, 4), 1}};
+  std::vector<loopback::Receive> received{loopback::receive_of(ends.receive, {1000, 1000})};
+  REQUIRE(loopback::run(*net, sends, *net, received));
+  for (auto& buffer : received[0].buffers) {  // no NIC wrote it by itself
+    const FlushRange known{buffer.data(), buffer.size(), nullptr};
+    CHECK(net->iflush(ends.receive, {&known, 1}, &request) == Result::success);
+    CHECK(request == nullptr);
+  }
+  CHECK(nics.rails == 0);
   CHECK(loopback::carries(*net, *net, ends, 1000, 2));  // the request's place is free again
   loopback::close(*net, *net, ends);
   CHECK(net->finalize() == Result::success);
