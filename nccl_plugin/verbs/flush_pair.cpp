@@ -17,6 +17,7 @@ std::unique_ptr<FlushPair> FlushPair::make(RailPort& port, Error& error) {
   }
   const auto& device = port.device();
   std::unique_ptr<FlushPair> made(new FlushPair);
+  made->device_ = device;
   made->memory_ = PeerMemory::make(device, 1, error);
   if (made->memory_ == nullptr) {
     return nullptr;
@@ -38,6 +39,13 @@ std::unique_ptr<FlushPair> FlushPair::make(RailPort& port, Error& error) {
   return ready ? std::move(made) : nullptr;
 }
 
+FlushPair::~FlushPair() {
+  // A READ of a queue pair that the device keeps may still write to the memory.
+  if (pair_ != nullptr && !pair_->destroy()) {
+    static_cast<void>(memory_.release());
+  }
+}
+
 bool FlushPair::start(std::uint64_t address, std::uint32_t key) {
   if (failed_ || pair_->sends_outstanding() != 0) {
     return false;
@@ -53,8 +61,22 @@ Flush FlushPair::poll() {
   if (count == 0) {
     return failed_ ? Flush::failed : pair_->sends_outstanding() == 0 ? Flush::idle : Flush::pending;
   }
-  failed_ = count < 0 || !pair_->completed(found[0].id) || found[0].status != IBV_WC_SUCCESS;
+  failed_ = count < 0 || !valid(found[0]);
   return failed_ ? Flush::failed : Flush::done;
+}
+
+bool FlushPair::valid(const Completion& completion) {
+  status_ = completion.status;
+  return pair_->completed(completion.id) && status_ == IBV_WC_SUCCESS;
+}
+
+std::string FlushPair::why() const {
+  if (pair_->last_error() != 0) {
+    return verbs::failed("ibv_post_send", device_->name(), pair_->last_error()).text;
+  }
+  const std::string on = "READ on " + device_->name() + ": ";
+  return on + (status_ == IBV_WC_SUCCESS ? "the completion queue is broken"
+                                         : device_->verbs().wc_status_str(status_));
 }
 
 }  // namespace fabric::verbs

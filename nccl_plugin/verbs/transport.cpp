@@ -6,6 +6,7 @@
 
 #include "host/monotonic.h"
 #include "verbs/copy_pool.h"
+#include "verbs/flush_reads.h"
 
 namespace fabric::verbs {
 
@@ -137,19 +138,26 @@ VerbsTransport::VerbsTransport(host::Context& context, const Functions& verbs)
   settings_.sleeping = [&waits = context.waits] { return waits.wanted(); };
   settings_.random = random_word;
   settings_.now = host::monotonic_ns;
+  for (std::size_t rail = 0; rail < core::kMaxRails; ++rail) {
+    reapers_[rail] = std::make_shared<Reaper>();
+    flushes_[rail] = std::make_shared<FlushRail>(
+        elsewhere(rail), [&context] { context.wake_control(); }, params.deadline_ns);
+  }
 }
 
-LinkSettings VerbsTransport::settings_of_rail(std::size_t rail) {
-  auto& reaper = reapers_[rail];
-  reaper = reaper == nullptr ? std::make_shared<Reaper>() : reaper;
-  LinkSettings settings = settings_;
-  settings.elsewhere = [reaper = std::weak_ptr(reaper)](std::function<void()> task) {
+Elsewhere VerbsTransport::elsewhere(std::size_t rail) {
+  return [reaper = std::weak_ptr(reapers_[rail])](std::function<void()> task) {
     if (const auto here = reaper.lock()) {
       here->run(std::move(task));
     } else {
       task();
     }
   };
+}
+
+LinkSettings VerbsTransport::settings_of_rail(std::size_t rail) {
+  LinkSettings settings = settings_;
+  settings.elsewhere = elsewhere(rail);
   return settings;
 }
 
@@ -206,8 +214,9 @@ void VerbsTransport::find() {
   }
 }
 
-// Port events end the connections of that port at once; a fatal one ends the device.
-void VerbsTransport::tick(std::int64_t /*now*/) {
+// Port events end the connections of that port at once; a fatal one ends the device. Flushes that
+// were dropped end here, and those that lack a queue pair get one.
+void VerbsTransport::tick(std::int64_t now) {
   std::string notes;
   for (const auto& [device, events] : events_) {
     events->read(notes);
@@ -215,6 +224,24 @@ void VerbsTransport::tick(std::int64_t /*now*/) {
   if (!notes.empty()) {
     context_.say(LogLevel::info, "verbs: " + notes);
   }
+  for (std::size_t rail = 0; rail < context_.rails.size(); ++rail) {
+    if (flushes_[rail]->wants_pair(now)) {
+      flushes_[rail]->make_pair(port(rail), now);
+    } else {
+      flushes_[rail]->poll();
+    }
+  }
+}
+
+std::unique_ptr<host::Flush> VerbsTransport::flush(std::span<const host::FlushBuffer> buffers,
+                                                   std::uint64_t rails) {
+  auto reads = std::make_unique<FlushReads>(context_);
+  for (std::size_t rail = 0; rail < core::kMaxRails; ++rail) {
+    if ((rails >> rail & 1U) != 0) {
+      reads->add(rail, flushes_[rail], buffers);
+    }
+  }
+  return reads->empty() ? nullptr : std::move(reads);
 }
 
 RailPort* VerbsTransport::port(std::size_t rail) {

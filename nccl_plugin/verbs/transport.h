@@ -13,6 +13,7 @@
 #include "host/memory.h"
 #include "host/transport.h"
 #include "verbs/async_events.h"
+#include "verbs/flush_rail.h"
 #include "verbs/path_link.h"
 #include "verbs/rail_devices.h"
 
@@ -57,6 +58,8 @@ class VerbsTransport final : public host::Transport, public host::Memory {
   }
   std::unique_ptr<host::TransportRegion> register_memory(const MemoryRange& range,
                                                          std::string& why) override;
+  std::unique_ptr<host::Flush> flush(std::span<const host::FlushBuffer> buffers,
+                                     std::uint64_t rails) override;
   bool wants_back(const host::LinkSetup& setup) override;
   host::Memory* memory() override { return this; }
   void tick(std::int64_t now) override;
@@ -70,13 +73,15 @@ class VerbsTransport final : public host::Transport, public host::Memory {
   VerbsTransport(host::Context& context, const Functions& verbs);
   RailPort* port(std::size_t rail);
   void find();
+  Elsewhere elsewhere(std::size_t rail);
   LinkSettings settings_of_rail(std::size_t rail);
   std::shared_ptr<Refusals> refusals(const host::LinkSetup& setup);
   enum class End : std::uint8_t { sender, receiver };
   std::shared_ptr<PathHistory> history(const host::LinkSetup& setup, End end);
 
   host::Context& context_;
-  std::array<std::shared_ptr<Reaper>, core::kMaxRails> reapers_;  // null: no connection yet
+  std::array<std::shared_ptr<Reaper>, core::kMaxRails> reapers_;
+  std::array<std::shared_ptr<FlushRail>, core::kMaxRails> flushes_;
   RailDevices devices_;
   LinkSettings settings_;
   std::unique_ptr<RegionCache> regions_;

@@ -254,6 +254,11 @@ void Network::depart(QueuePairModel& pair) {
       return;
     }
   }
+  if (request.work.opcode == IBV_WR_RDMA_READ && nic.failing_reads != 0) {
+    --nic.failing_reads;
+    finish_send(pair, request, IBV_WC_RETRY_EXC_ERR);
+    return;
+  }
   if (request.bad_key) {
     finish_send(pair, request, IBV_WC_LOC_PROT_ERR);
     return;
@@ -280,6 +285,7 @@ ibv_wc_status Network::land(QueuePairModel& from, QueuePairModel& to, const Requ
   }
   auto* memory = memory_at(rdma.remote_addr);
   if (request.work.opcode == IBV_WR_RDMA_READ) {
+    ++to.nic->reads;
     std::memcpy(memory_at(request.local), memory, request.length);
   } else if (request.length != 0) {
     ++landed;

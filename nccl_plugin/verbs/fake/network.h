@@ -102,6 +102,7 @@ class Nic {
   std::uint64_t node_guid = 0;
   std::uint32_t inline_bytes = 220;
   std::uint32_t send_room = UINT32_MAX;  // post_send says ENOMEM beyond it, whatever was promised
+  unsigned failing_reads = 0;            // so many of its next READs exceed their retries
   // Statuses of the next sends that are carried out, instead of their own.
   std::deque<ibv_wc_status> forced;
 
@@ -128,6 +129,7 @@ class Nic {
   int event_fd = -1;
   unsigned events_unacknowledged_ = 0;
   std::uint64_t landed_bytes = 0;               // of writes that came here
+  std::uint64_t reads = 0;                      // READs of its memory that it answered
   unsigned objects = 0;                         // that were made and not destroyed
   std::vector<std::shared_ptr<void>> contexts;  // open ones
   std::vector<std::shared_ptr<void>> refused;   // to be destroyed: whoever had them leaks them
