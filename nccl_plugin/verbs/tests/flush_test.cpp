@@ -1,10 +1,13 @@
 // iflush over fake NICs: exactly those over which the data landed are flushed.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "tests/comm_kit.h"
 #include "verbs/tests/transport_kit.h"
 
 using namespace fabric;
@@ -76,6 +79,8 @@ struct Flushes {
     return wires.locked([&] { return wires.nic(name).reads; });
   }
   std::uint64_t landed(const std::string& name) { return wires.landed_at(name); }
+  // Bytes that came over the other rail.
+  std::uint64_t beside() { return wires.network.find("b1") == nullptr ? 0 : landed("b1"); }
 
  private:
   Result both(Request* sent, Request* received) {
@@ -93,26 +98,27 @@ struct Flushes {
   }
 };
 
-// Until a message went over verbs.
-bool goes_by_verbs(Flushes& one, const std::string& name) {
+// Receives until a whole message came over verbs, and over the first rail alone.
+bool first_rail_only(Flushes& one) {
   const auto until = Clock::now() + milliseconds(20'000);
-  const std::uint64_t before = one.landed(name);
-  for (std::uint64_t seed = 100; one.landed(name) - before < kSize; ++seed) {
-    if (!one.receive(seed) || Clock::now() > until) {
+  for (std::uint64_t seed = 100; Clock::now() < until; ++seed) {
+    const std::uint64_t before = one.landed("b0");
+    const std::uint64_t beside = one.beside();
+    if (!one.receive(seed)) {
       return false;
     }
+    if (one.landed("b0") - before >= kSize && one.beside() == beside) {
+      return true;
+    }
   }
-  return true;
+  return false;
 }
 
 }  // namespace
 
 TEST_CASE("flush: the NIC over which a receive came, and no other") {
   Flushes one(2);
-  REQUIRE(goes_by_verbs(one, "b0"));
-  const std::uint64_t beside = one.landed("b1");
-  REQUIRE(one.receive(1));
-  REQUIRE(one.landed("b1") == beside);  // a comm goes over its primary
+  REQUIRE(first_rail_only(one));
   Request* const request = one.iflush();
   REQUIRE(request != nullptr);
   CHECK(one.finish(request) == Result::success);
@@ -126,7 +132,7 @@ TEST_CASE("flush: the NIC over which a receive came, and no other") {
 
 TEST_CASE("flush: all NICs that know a buffer of which no receive is known") {
   Flushes one(2);
-  REQUIRE(goes_by_verbs(one, "b0"));
+  REQUIRE(first_rail_only(one));
   const FlushRange inside{one.bytes.data() + 1, 16, one.region};
   Request* request = nullptr;
   REQUIRE(one.pair.b->iflush(one.pair.receive, {&inside, 1}, &request) == Result::success);
@@ -146,7 +152,7 @@ TEST_CASE("flush: all NICs that know a buffer of which no receive is known") {
 
 TEST_CASE("flush: what came over TCP needs none") {
   Flushes one(1);
-  REQUIRE(goes_by_verbs(one, "b0"));
+  REQUIRE(first_rail_only(one));
   one.change("b0", [](verbs::fake::Nic& nic) { nic.cut = true; });
   const auto until = Clock::now() + milliseconds(20'000);
   std::uint64_t before = 0;
@@ -159,9 +165,41 @@ TEST_CASE("flush: what came over TCP needs none") {
   CHECK(one.reads("b0") == 0);
 }
 
+TEST_CASE("flush: two comms on two threads share the queue pair of a rail") {
+  constexpr int kEach = 50;
+  Flushes one(1);
+  REQUIRE(first_rail_only(one));
+  const Ends other = open(*one.pair.a, *one.pair.b);
+  std::array<int, 2> flushed{};
+  const auto flush = [&](RecvComm* comm, int& count) {
+    const FlushRange range{one.bytes.data(), kSize, one.region};
+    for (Request* request = nullptr; count < kEach; ++count) {
+      if (one.pair.b->iflush(comm, {&range, 1}, &request) != Result::success ||
+          request == nullptr || one.finish(request) != Result::success) {
+        return;
+      }
+    }
+  };
+  std::thread beside([&] { flush(other.receive, flushed[1]); });
+  flush(one.pair.receive, flushed[0]);
+  beside.join();
+  CHECK(flushed[0] == kEach);
+  CHECK(flushed[1] == kEach);
+  CHECK(one.reads("b0") == 2 * kEach);
+  const int own = one.wires.locked([&] {
+    int connected_to_themselves = 0;
+    for (const auto& [number, pair] : one.wires.network.pairs) {
+      connected_to_themselves += pair->attributes.dest_qp_num == number ? 1 : 0;
+    }
+    return connected_to_themselves;
+  });
+  CHECK(own == 1);
+  close(*one.pair.a, *one.pair.b, other);
+}
+
 TEST_CASE("flush: a READ that fails is repeated once, then it is an error") {
   Flushes one(1);
-  REQUIRE(goes_by_verbs(one, "b0"));
+  REQUIRE(first_rail_only(one));
   one.change("b0", [](verbs::fake::Nic& nic) { nic.failing_reads = 1; });
   CHECK(one.finish(one.iflush()) == Result::success);
   CHECK(one.reads("b0") == 1);
@@ -174,7 +212,7 @@ TEST_CASE("flush: a READ that fails is repeated once, then it is an error") {
 
 TEST_CASE("flush: a port that is down delays it") {
   Flushes one(1);
-  REQUIRE(goes_by_verbs(one, "b0"));
+  REQUIRE(first_rail_only(one));
   one.change("b0", [](verbs::fake::Nic& nic) { nic.ports[0].state = IBV_PORT_DOWN; });
   Request* const request = one.iflush();
   CHECK(one.finish(request, milliseconds(100)) == Result::in_progress);
@@ -187,7 +225,7 @@ TEST_CASE("flush: of a device that is unplugged nothing is in flight any more") 
   for (const bool has_pair : {false, true}) {
     CAPTURE(has_pair);
     Flushes one(2);
-    REQUIRE(goes_by_verbs(one, "b0"));
+    REQUIRE(first_rail_only(one));
     CHECK((!has_pair || one.finish(one.iflush()) == Result::success));
     const std::uint64_t before = one.reads("b0");
     one.change("b0", [](verbs::fake::Nic& nic) { nic.holds_sends = true; });
@@ -203,7 +241,7 @@ TEST_CASE("flush: of a device that is unplugged nothing is in flight any more") 
 
 TEST_CASE("flush: a comm that is closed with flushes under way lets go of the buffer") {
   Flushes one(1);
-  REQUIRE(goes_by_verbs(one, "b0"));
+  REQUIRE(first_rail_only(one));
   CHECK(one.finish(one.iflush()) == Result::success);
   one.change("b0", [](verbs::fake::Nic& nic) { nic.holds_sends = true; });
   for (int i = 0; i < 3; ++i) {
@@ -224,7 +262,7 @@ TEST_CASE("flush: a comm that is closed with flushes under way lets go of the bu
 
 TEST_CASE("flush: a net that ends with a flush under way, and one that is finalized") {
   Flushes one(1);
-  REQUIRE(goes_by_verbs(one, "b0"));
+  REQUIRE(first_rail_only(one));
   SUBCASE("under way") {
     CHECK(one.finish(one.iflush()) == Result::success);
     one.change("b0", [](verbs::fake::Nic& nic) { nic.holds_sends = true; });
