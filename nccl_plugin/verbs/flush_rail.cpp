@@ -88,7 +88,7 @@ void FlushRail::progress(AllEnded& ended) {
 }
 
 void FlushRail::poll_pair(AllEnded& ended) {
-  if (current_ == nullptr) {
+  if (current_ == nullptr || pair_ == nullptr) {
     return;
   }
   const Flush found = pair_->poll();
@@ -102,7 +102,8 @@ void FlushRail::poll_pair(AllEnded& ended) {
 // False: there is no pair.
 bool FlushRail::start_next(AllEnded& ended) {
   auto next = waiting_.front().lock();
-  if (next != nullptr && !next->region->device().gone() && pair_ == nullptr) {
+  const bool gone = next != nullptr && next->region->device().gone();
+  if (next != nullptr && !gone && pair_ == nullptr) {
     ended.push_back({std::move(next), nullptr});
     if (!std::exchange(wanted_, true)) {
       wake_();
@@ -114,7 +115,7 @@ bool FlushRail::start_next(AllEnded& ended) {
     return true;
   }
   current_ = std::move(next);
-  if (current_->region->device().gone()) {
+  if (gone) {
     finish(FlushRead::State::done, ended);
   } else if (&current_->region->device() != &pair_->device()) {
     fail("the buffer is registered with another device", ended);
