@@ -2,7 +2,8 @@
 
 Each step's output goes to build/log/nightly-STEP.log. A step's result replaces its former one in
 tests/results/nightly.json (date, revision, seconds, the line it ended with), which is committed.
-One failure does not hide the next.
+One failure does not hide the next. A test of labs or virtual machines that fails is run three times
+alone, as in each run of ``./run test``; if all pass, the step is ok and names it as FLAKY.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from lab.testrun import run_report
+from lab.testrun.run_report import RunReport
 
 REPO = Path(__file__).resolve().parents[2]
 RESULTS = REPO / "tests" / "results" / "nightly.json"
@@ -47,6 +51,8 @@ class Step:
     what: str
     commands: Callable[[list[str]], Commands]
     """From further arguments of pytest."""
+    retried: bool = False
+    """Its one command is a pytest of the lab or VM tier (`lab.testrun.retry_alone`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +132,18 @@ STEPS = [
         _pytest(
             [*LAB, "-n", "2", "--dist", "loadgroup"], "release", marked="nightly and not alone"
         ),
+        retried=True,
     ),
     Step(
         "lab-alone",
         "long tests in the lab that measure the machine",
         _pytest(LAB, "release", marked="nightly and alone"),
+        retried=True,
     ),
-    Step("vm", "long tests in virtual machines", _pytest(["tests/vm"], "release")),
-    Step("matrix", "fault matrix, release", _pytest([MATRIX], "release")),
-    Step("matrix-asan", "fault matrix, ASan and UBSan", _pytest([MATRIX], "asan")),
-    Step("matrix-tsan", "fault matrix, TSan", _pytest([MATRIX], "tsan")),
+    Step("vm", "long tests in virtual machines", _pytest(["tests/vm"], "release"), retried=True),
+    Step("matrix", "fault matrix, release", _pytest([MATRIX], "release"), retried=True),
+    Step("matrix-asan", "fault matrix, ASan and UBSan", _pytest([MATRIX], "asan"), retried=True),
+    Step("matrix-tsan", "fault matrix, TSan", _pytest([MATRIX], "tsan"), retried=True),
 ]
 
 
@@ -151,6 +159,7 @@ def run(step: Step, extra: list[str]) -> Result:
     LOGS.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     logs = []
+    report = LOGS / f"nightly-{step.name}.json"
     with ExitStack() as stack:
         children = []
         for number, (command, env) in enumerate(step.commands(extra)):
@@ -158,11 +167,14 @@ def run(step: Step, extra: list[str]) -> Result:
             log = stack.enter_context(path.open("w"))
             children.append(
                 subprocess.Popen(
-                    command, cwd=REPO, env=os.environ | env, stdout=log, stderr=subprocess.STDOUT
+                    command, cwd=REPO, env=os.environ | env | {run_report.ENV: str(report)},
+                    stdout=log, stderr=subprocess.STDOUT,
                 )
-            )
+            )  # fmt: skip
             logs.append(path)
         codes = [child.wait() for child in children]
+        if step.retried and any(codes):
+            codes = [retry(step, report, extra, logs[0])]
     describe = ["git", "describe", "--always", "--dirty"]
     revision = subprocess.run(describe, cwd=REPO, capture_output=True, text=True, check=False)
     return Result(
@@ -174,6 +186,22 @@ def run(step: Step, extra: list[str]) -> Result:
         revision=revision.stdout.strip() or "unknown",
         machine=f"Linux {platform.release()}, {os.cpu_count()} cores",
     )
+
+
+def retry(step: Step, report: Path, extra: list[str], log: Path) -> int:
+    """Run what failed alone, and end the log with what came of the whole step; exit status."""
+    ((_, env),) = step.commands(extra)
+    command = [sys.executable, "-m", "lab.testrun.retry_alone", str(report)]
+    with log.open("a") as file:
+        done = subprocess.run(
+            command, cwd=REPO, env=os.environ | env, stdout=file, stderr=subprocess.STDOUT,
+            check=False,
+        )  # fmt: skip
+        found = RunReport.read(report)
+        if found is not None:
+            flaky = "".join(f", FLAKY {test.test}" for test in found.flaky)
+            file.write(f"{found.passed} passed, {len(found.failed)} failed{flaky}\n")
+    return done.returncode
 
 
 def keep(name: str, result: Result, path: Path = RESULTS) -> None:

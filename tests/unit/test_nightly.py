@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,33 @@ def test_a_step_fails_when_one_of_its_commands_does(logs: Path):
 def test_further_arguments_reach_the_command(logs: Path):
     result = run(Step("c", "", command("import sys; print(sys.argv[1:])")), ["-k", "flap"])
     assert result.said == "['-k', 'flap']"
+
+
+FLAKY_TEST = """
+from pathlib import Path
+
+def test_first_time():
+    seen = Path(__file__).with_suffix(".seen")
+    again = seen.exists()
+    seen.touch()
+    assert again and {well}
+
+def test_well():
+    pass
+"""
+
+
+@pytest.mark.parametrize("well", [pytest.param(True, marks=pytest.mark.nightly), False])
+def test_what_fails_in_the_lab_is_run_alone(logs: Path, well):
+    """In a folder of the unit tests, whose conftest.py writes the report."""
+    with tempfile.TemporaryDirectory(dir=Path(__file__).parent, prefix=".retried-") as folder:
+        file = Path(folder) / "test_retried.py"
+        file.write_text(FLAKY_TEST.format(well=well))
+        test = f"{file.relative_to(nightly.REPO)}::test_first_time"
+        argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
+        result = run(Step("d", "", lambda extra: [([*argv, *extra], {})], retried=True), [])
+    assert result.ok == well
+    assert result.said == (f"1 passed, 0 failed, FLAKY {test}" if well else "1 passed, 1 failed")
 
 
 def test_a_result_replaces_its_former_one_and_leaves_the_others(logs: Path):
