@@ -61,9 +61,18 @@ class Job:
             return False
         return os.fsencode(self.directory) in command.split(b"\0")
 
+    def ranked(self) -> dict[int, PageState]:
+        """Pages of the ranks by pid: live processes that committed in the newest generation.
+
+        One that was taken over gives way to the others and may take minutes to be gone.
+        """
+        pages = {pid: page for pid, page in self.pages().items() if page.step}
+        newest = max((page.committed for page in pages.values()), default=0)
+        return {pid: page for pid, page in pages.items() if page.committed == newest}
+
     def ranks(self) -> dict[int, int]:
-        """Pid of each rank that has committed a step and is alive."""
-        return {page.rank: pid for pid, page in self.pages().items() if page.step}
+        """Pid of each of `ranked`."""
+        return {page.rank: pid for pid, page in self.ranked().items()}
 
     def events(self) -> Events:
         """What all processes recorded so far."""
@@ -94,7 +103,7 @@ class Job:
         wanted = max((page.step for page in self.pages().values()), default=0) + steps
 
         def done() -> bool:
-            at = [page.step for page in self.pages().values() if page.step]
+            at = [page.step for page in self.ranked().values()]
             return len(at) >= world and min(at) >= wanted
 
         self.wait_until(done, f"{world} ranks at step {wanted}", _START_S)
@@ -126,7 +135,7 @@ class Job:
         until = last + 3
         self.control.allow(until)
         self.wait_until(
-            lambda: all(page.step >= until for page in self.pages().values() if page.step),
+            lambda: all(page.step >= until for page in self.ranked().values()),
             f"a pause before step {until}",
             _START_S,
         )

@@ -35,7 +35,7 @@ def assert_measured(rows, count):
 @pytest.mark.nightly
 def test_bulk():
     rows = direct.bulk_measured(1, 1)
-    assert_measured(rows, 4)
+    assert_measured(rows, 6)
     assert all(value > 0 for row in rows for values in row.samples.values() for value in values)
 
 
