@@ -160,6 +160,7 @@ class PathTable:
             header = self._ring.header()
             self.clock_read_ns = header.clock_read_ns or self.clock_read_ns
             due = self._looked_ns is None or abs(now_ns - self._looked_ns) >= ROWS_NS
+            due = due or self._turned(self._ring)
             if header.config_epoch != self._config or due:
                 self._looked_ns = now_ns
                 self._look(self._ring, header.config_epoch, now_ns)
@@ -201,6 +202,11 @@ class PathTable:
         if not fallen_silent(heard, others, now_ns, self.silence_ns):
             return None
         return now_ns - max(heard)
+
+    def _turned(self, ring: RingReader) -> bool:
+        """Whether trains go over RDMA since the last look, or no longer."""
+        rdma = itertools.chain.from_iterable(self._rdma.values())
+        return any(ring.carries_trains(index) != (index in self.by_index) for index in rdma)
 
     def close(self) -> None:
         """Let go of the ring; `read` opens the next one."""

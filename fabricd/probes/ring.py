@@ -31,6 +31,7 @@ from fabricd.probes.records import (
 
 _R = TypeVar("_R")
 _LAST_HEARD = [field.name for field in lay.PATH_ROW.fields].index("last_heard_ns")
+_PATH_FLAGS = [field.name for field in lay.PATH_ROW.fields].index("flags")
 _TRIES = 64
 _HEAD_WORD = 8
 _NAMES = tuple(f.name for f in lay.RING_HEADER.fields)
@@ -191,6 +192,12 @@ class RingReader:
         at = lay.PATH_OFFSET + index * lay.PATH_ROW.size
         row = self._row(self._mapped(), lay.PATH_ROW, at)
         return 0 if row is None else int(row[_LAST_HEARD])
+
+    def carries_trains(self, index: int) -> bool:
+        """Whether one path carries trains, likewise; False while its row is being written."""
+        at = lay.PATH_OFFSET + index * lay.PATH_ROW.size
+        row = self._row(self._mapped(), lay.PATH_ROW, at)
+        return row is not None and bool(int(row[_PATH_FLAGS]) & lay.PATH_CLOCK)
 
     def events(self, limit: int = 4096) -> list[EventRecord]:
         """New events since the last call, oldest first; overwritten ones add to lost_events."""

@@ -156,6 +156,39 @@ TEST_CASE("rdma: trains go over RDMA where UDP is broken, one way or both, and o
   }
 }
 
+TEST_CASE("rdma: to a peer that told of no queue pair, or of none any more, no trains are due") {
+  for (const bool once : {false, true}) {
+    World w;
+    w.rdma = true;
+    w.start(1, 111, {2}, 1, 10 * kMs, true);
+    w.rdma = once;
+    w.start(2, 222, {1}, 1, 10 * kMs, true);
+    w.run(1000 * kMs);
+    if (once) {
+      w.hosts[2].engine->set_ud_terms(1, {});
+      w.run(200 * kMs);
+    }
+    w.lost = [](auto, auto, auto) { return true; };
+    w.run(200 * kMs);
+    CHECK(row(w.hosts[1]).rx_missed >= 3);
+    CHECK((rdma_row(w, 1).flags & ring::kPathClock) == 0);
+    std::vector<Outgoing> out;
+    w.hosts[1].engine->take_due(w.now, 0, out);
+    CHECK(w.hosts[1].engine->next_due() > w.now);
+  }
+}
+
+TEST_CASE("rdma: another configuration keeps the trains where they are") {
+  World w = rdma_hosts(2, true);
+  w.run(1000 * kMs);
+  w.lost = [](auto, auto, auto) { return true; };
+  w.run(200 * kMs);
+  Engine& engine = *w.hosts[1].engine;
+  Config same = engine.config();
+  engine.configure(std::move(same), w.now, 0);
+  CHECK((rdma_row(w, 1).flags & ring::kPathClock) != 0);
+}
+
 TEST_CASE("rdma: no trains over RDMA beside a path without trains") {
   World w = rdma_hosts();
   w.run(1000 * kMs);

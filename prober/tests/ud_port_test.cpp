@@ -179,7 +179,7 @@ TEST_CASE("ud: a device that stamps says when a packet left and came") {
 }
 
 TEST_CASE("ud: a device that will not stamp is used without") {
-  for (const char* call : {"query_device_ex", "create_cq_ex"}) {
+  for (const char* call : {"query_device_ex", "query_rt_values_ex", "create_cq_ex"}) {
     TwoNics fake;
     fake.first.stamp_mask = 255;
     fake.first.khz = 1000;

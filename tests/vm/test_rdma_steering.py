@@ -26,8 +26,8 @@ SOCKET = f"{RUN}/ctl.sock"
 RENDEZVOUS = f"tcp:{pair.address(0, 1)}:18777"
 SECONDS = 2
 """Of the guest, in which packets are counted."""
-WAY_NS = 100_000_000
-"""Two lines between the same raw clocks are apart by less than a packet takes here."""
+WAY_NS = 20_000_000
+"""Two lines between the same raw clocks are apart by less; a packet takes 1 to 3 ms."""
 IDLE, BUSY = 0.1, 0.3
 """Packets of rail 0 over those of rail 1: at most, where its RDMA is broken, and at least, where it
 carries. Equal rails have 1; probes alone, 0.01."""
@@ -149,7 +149,7 @@ def test_one_transport_is_broken_and_steered_alone(steered, job, drop, of_ip, of
     steer(vm, 1, 1000, 1000)
     before = moved_bytes(job.rows(0))
     if of_rdma:
-        assert share(vm) > BUSY
+        until(lambda: share(vm) > BUSY, PATIENCE_S, "RDMA carries on")
     else:
         until(lambda: share(vm) < IDLE, PATIENCE_S, "nothing of the job on rail 0's RDMA")
     until(lambda: moved_bytes(job.rows(0)) > before, PATIENCE_S, "the job goes on")
@@ -165,6 +165,10 @@ def test_the_job_has_no_error_and_no_wrong_byte(job):
         assert (rank.status, rank.errors) == (0, [])
         assert rank.end["corrupt_bytes"] == 0
         assert rank.end["bytes"] > 0
+
+
+KEPT = ("reference", "takeovers", "lost")
+"""Of the clock service's document: what no change of transport changes."""
 
 
 @pytest.fixture
@@ -197,12 +201,15 @@ def test_fabric_time_goes_on_over_rdma_where_ip_is_broken(clocks):
     until(lambda: heard(vm), PATIENCE_S, "heard before")
     udp = until(lambda: timed(vm, rdma=False), PATIENCE_S, "timed over UDP")
     until(lambda: told(vm)["state"] == "locked", PATIENCE_S, "locked")
-    assert timed(vm, rdma=True) == []
+    until(lambda: timed(vm, rdma=True) == [], PATIENCE_S, "nothing over RDMA")
+    before = told(vm)
     dropping(vm, ["rail0", "rail1"], DROPS["ip"])
     vm.run("nft", "-f", "/run/fault.nft").check()
     rdma = until(lambda: timed(vm, rdma=True), PATIENCE_S, "timed over RDMA")
     print(f"offset over UDP {udp[0] / 1e6:.3f} ms, over RDMA {rdma[0] / 1e6:.3f} ms")
     assert rdma[0] == pytest.approx(udp[0], abs=WAY_NS)
-    assert told(vm)["state"] == "locked"
+    after = told(vm)
+    assert after["state"] == "locked"
+    assert [after[name] for name in KEPT] == [before[name] for name in KEPT]
     vm.run("nft", "delete", "table", "netdev", "fault").check()
     until(lambda: not [row for row in told(vm)["paths"] if row["rdma"]], PATIENCE_S, "back on UDP")

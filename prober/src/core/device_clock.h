@@ -29,6 +29,8 @@ class DeviceClock {
   // It was read between two readings of the raw clock.
   void add(Nanos before, std::uint64_t ticks, Nanos after) {
     if (!exists()) return;
+    // It went back: the device was reset.
+    if (read_ && since(ticks) > mask_ / 2) *this = DeviceClock(mask_, khz_);
     if (!read_) last_ = ticks;
     read_ = true;
     passed_ += since(ticks);

@@ -90,6 +90,7 @@ void Engine::configure(Config config, Nanos now, Nanos wall_minus_mono) {
   }
   pair_rdma_paths();
   for (Entry& entry : paths_) schedule(entry, now, grid(wall_minus_mono));
+  turn_trains();
   mtu_turns_.resize(config_.links.size());
   find_next();
   all_quiet_ = by_due_time_ = any_suspected_ = false;
@@ -420,8 +421,7 @@ void Engine::take_due(Nanos now, Nanos wall_minus_mono, std::vector<Outgoing>& o
   const std::size_t first = out.size();
   const Nanos grid_minus_mono = grid(wall_minus_mono);
   for (Entry& entry : paths_) {
-    if (entry.rdma && entry.path->ud_terms().qpn == 0) {
-      // There is nobody to send to yet.
+    if (!has_peer(entry)) {
       if (entry.single.due() <= now) entry.single.advance(now, grid_minus_mono);
       continue;
     }

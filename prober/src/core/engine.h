@@ -263,7 +263,11 @@ class Engine {
   std::uint64_t next_report(Entry& entry, std::uint64_t seq);
   void pair_rdma_paths();
   bool sends_trains(const Entry& entry) const {
-    return entry.train_period != 0 && entry.path->carries_trains();
+    return entry.train_period != 0 && entry.path->carries_trains() && has_peer(entry);
+  }
+  // Over RDMA, only a peer that told of a queue pair.
+  static bool has_peer(const Entry& entry) {
+    return !entry.rdma || entry.path->ud_terms().qpn != 0;
   }
   // Trains go over RDMA where UDP is broken, so that this host's time does not depend on either.
   void turn_trains();

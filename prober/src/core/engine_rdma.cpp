@@ -57,7 +57,8 @@ void Engine::turn_trains() {
   for (std::size_t i = udp_paths_; i < paths_.size(); ++i) {
     const Entry& entry = paths_[i];
     if (entry.train_period == 0 || entry.beside >= udp_paths_) continue;
-    entry.path->set_carries_trains(paths_[entry.beside].path->broken(config_.misses));
+    const bool broken = paths_[entry.beside].path->broken(config_.misses);
+    entry.path->set_carries_trains(broken && has_peer(entry));
   }
 }
 

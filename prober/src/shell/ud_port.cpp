@@ -53,17 +53,10 @@ void UdPort::close() {
 void UdPort::read_device_clock(Nanos now) {
   if (!stamped() || now < clock_next_) return;
   clock_next_ = now + kClockEvery;
-  ibv_values_ex values{};
-  values.comp_mask = IBV_VALUES_MASK_RAW_CLOCK;
   const Nanos before = read_clock(CLOCK_MONOTONIC_RAW);
-  const int rc = verbs_.query_rt_values_ex(context_, &values);
+  const std::optional<std::uint64_t> ticks = device_ticks();
   const Nanos after = read_clock(CLOCK_MONOTONIC_RAW);
-  if (rc != 0 || (values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK) == 0) return;
-  // In ticks, whatever the fields' names say.
-  constexpr std::uint64_t kSecond = 1'000'000'000;
-  const auto ticks = static_cast<std::uint64_t>(values.raw_clock.tv_sec) * kSecond +
-                     static_cast<std::uint64_t>(values.raw_clock.tv_nsec);
-  clock_.add(before, ticks, after);
+  if (ticks) clock_.add(before, *ticks, after);
 }
 
 std::int64_t UdPort::stamp_of(const UdCompletion& done, std::int64_t least, std::int64_t most,

@@ -88,6 +88,8 @@ class UdPort {
   void open(const LinkConfig& link);
   void close();
   void find_clock();
+  // Nothing: it cannot be read.
+  std::optional<std::uint64_t> device_ticks() const;
   void make_queues();
   std::int64_t stamp_of(const UdCompletion& done, std::int64_t least, std::int64_t most,
                         std::int64_t otherwise) const;

@@ -80,7 +80,19 @@ void UdPort::open(const LinkConfig& link) {
 void UdPort::find_clock() {
   ibv_device_attr_ex attributes{};
   if (verbs_.query_device_ex(context_, nullptr, &attributes) != 0) return;
+  if (!device_ticks()) return;
   clock_ = DeviceClock(attributes.completion_timestamp_mask, attributes.hca_core_clock);
+}
+
+std::optional<std::uint64_t> UdPort::device_ticks() const {
+  ibv_values_ex values{};
+  values.comp_mask = IBV_VALUES_MASK_RAW_CLOCK;
+  if (verbs_.query_rt_values_ex(context_, &values) != 0) return std::nullopt;
+  if ((values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK) == 0) return std::nullopt;
+  // In ticks, whatever the fields' names say.
+  constexpr std::uint64_t kSecond = 1'000'000'000;
+  return static_cast<std::uint64_t>(values.raw_clock.tv_sec) * kSecond +
+         static_cast<std::uint64_t>(values.raw_clock.tv_nsec);
 }
 
 void UdPort::make_queues() {
