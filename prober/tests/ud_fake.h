@@ -12,7 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "core/engine.h"
 #include "core/wire.h"
+#include "util.h"
 #include "verbs/library.h"
 
 namespace fabric::prober::test {
@@ -101,6 +103,25 @@ class UdFake {
  private:
   std::recursive_mutex mutex_;
   verbs::Functions functions_{};
+};
+
+inline LinkConfig rdma_link(std::uint8_t host, std::uint16_t index = 1) {
+  LinkConfig link{index, "rail0", v4(0, host, kRocePort), false};
+  link.udp_link = 0;
+  link.device = "fake" + std::to_string(host);
+  link.device_port = 1;
+  return link;
+}
+
+inline Outgoing packet_to(std::uint8_t host, const UdTerms& terms, std::uint8_t fill = 7) {
+  Outgoing out{1, v4(0, host, kRocePort), {}, 0, terms};
+  out.bytes.fill(fill);
+  return out;
+}
+
+struct TwoNics : UdFake {
+  FakeNic& first = add("fake1", v4(0, 1));
+  FakeNic& second = add("fake2", v4(0, 2));
 };
 
 }  // namespace fabric::prober::test

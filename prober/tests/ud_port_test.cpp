@@ -17,29 +17,6 @@ using namespace fabric::prober;
 using namespace fabric::prober::test;
 namespace ring = fabric::ring;
 
-namespace {
-
-LinkConfig rdma_link(std::uint8_t host, std::uint16_t index = 1) {
-  LinkConfig link{index, "rail0", v4(0, host, kRocePort), false};
-  link.udp_link = 0;
-  link.device = "fake" + std::to_string(host);
-  link.device_port = 1;
-  return link;
-}
-
-Outgoing packet_to(std::uint8_t host, const UdTerms& terms, std::uint8_t fill = 7) {
-  Outgoing out{1, v4(0, host, kRocePort), {}, 0, terms};
-  out.bytes.fill(fill);
-  return out;
-}
-
-struct TwoNics : UdFake {
-  FakeNic& first = add("fake1", v4(0, 1));
-  FakeNic& second = add("fake2", v4(0, 2));
-};
-
-}  // namespace
-
 TEST_CASE("ud: the GID is the RoCE v2 entry of the link's own address") {
   TwoNics fake;
   std::vector<ibv_gid_entry> table;
@@ -106,88 +83,6 @@ TEST_CASE("ud: a packet goes from one port to the other, stamped, and names its 
   }
   CHECK(fake.first.objects == 0);
   CHECK(fake.second.objects == 0);
-}
-
-TEST_CASE("ud: a device that stamps says when a packet left and came") {
-  TwoNics fake;
-  constexpr Nanos kWire = 3'000'000;  // from the port to the wire, as it says
-  for (FakeNic* nic : {&fake.first, &fake.second}) {
-    nic->stamp_mask = (std::uint64_t{1} << 48U) - 1;
-    nic->khz = 500'000;
-    nic->ticks = [] { return static_cast<std::uint64_t>(read_clock(CLOCK_MONOTONIC_RAW)) / 2; };
-  }
-  {
-    UdPort one(fake.functions(), rdma_link(1), 0);
-    UdPort two(fake.functions(), rdma_link(2), 0);
-    CHECK(one.stamped());
-    ibv_ah* handle = one.make_handle(v4(0, 2, kRocePort), two.terms());
-    struct Exchange {
-      Nanos before, posted, left, reading, came;
-    };
-    const auto exchange = [&] {
-      Exchange e{};
-      e.before = read_clock(CLOCK_MONOTONIC_RAW);
-      CHECK(one.send(packet_to(2, two.terms()), handle));
-      fake.first.queues.back().ticks.back() += kWire / 2;
-      fake.second.queues.front().ticks.back() += kWire / 2;
-      e.posted = read_clock(CLOCK_MONOTONIC_RAW);
-      while (read_clock(CLOCK_MONOTONIC_RAW) < e.posted + 2 * kWire) {
-      }
-      one.drain_sent([&](std::span<const std::uint8_t>, std::int64_t stamp) { e.left = stamp; });
-      e.reading = read_clock(CLOCK_MONOTONIC_RAW);
-      CHECK(two.drain(100, [&](const UdPort::Received& packet) {
-        e.came = packet.stamp;
-        CHECK(packet.source == v4(0, 1, kRocePort));
-        CHECK(packet.from.qpn == one.terms().qpn);
-        CHECK(packet.length == kWireSize);
-      }) == 1);
-      return e;
-    };
-    // Until its clock is known, the thread's own time serves.
-    Exchange e = exchange();
-    CHECK(e.left >= e.before);
-    CHECK(e.left <= e.posted);
-    CHECK(e.came >= e.reading);
-    const Nanos patience = read_clock(CLOCK_MONOTONIC_RAW) + 60'000'000'000;
-    while ((e.left <= e.posted || e.came >= e.reading) &&
-           read_clock(CLOCK_MONOTONIC_RAW) < patience) {
-      const Nanos now = read_clock(CLOCK_MONOTONIC);
-      one.read_device_clock(now);
-      two.read_device_clock(now);
-      e = exchange();
-    }
-    for (const Nanos stamp : {e.left, e.came}) {
-      CHECK(stamp >= e.before + kWire - 100'000);
-      CHECK(stamp <= e.posted + kWire + 100'000);
-    }
-    // More than one poll takes, and a stamp of the future.
-    for (int i = 0; i < 70; ++i) CHECK(one.send(packet_to(2, two.terms()), handle));
-    fake.second.queues.front().ticks.front() += 1'000'000'000;
-    int heard = 0;
-    CHECK(two.drain(1000, [&](const UdPort::Received& packet) {
-      ++heard;
-      CHECK(packet.stamp <= read_clock(CLOCK_MONOTONIC_RAW));
-    }) == 70);
-    CHECK(heard == 70);
-    fake.failing["poll_cq"] = EIO;
-    CHECK(two.drain(1, [](const auto&) {}) == 0);
-    CHECK(two.failed());
-    fake.failing.clear();
-  }
-  CHECK(fake.first.objects == 0);
-  CHECK(fake.second.objects == 0);
-}
-
-TEST_CASE("ud: a device that will not stamp is used without") {
-  for (const char* call : {"query_device_ex", "query_rt_values_ex", "create_cq_ex"}) {
-    TwoNics fake;
-    fake.first.stamp_mask = 255;
-    fake.first.khz = 1000;
-    fake.failing[call] = EOPNOTSUPP;
-    UdPort port(fake.functions(), rdma_link(1), 0);
-    CHECK_FALSE(port.stamped());
-    port.read_device_clock(read_clock(CLOCK_MONOTONIC));
-  }
 }
 
 TEST_CASE("ud: every packet finds a receive again, and a flood is read in parts") {
