@@ -142,12 +142,8 @@ STEPS = [
         _pytest(LAB, "release", marked="nightly and alone"),
         retried=True,
     ),
-    Step(
-        "vm",
-        "long tests in virtual machines, two at a time",
-        _pytest(["tests/vm", "-n", "2", "--dist", "loadgroup"], "release"),
-        retried=True,
-    ),
+    # One at a time: machines with daemons and a job starve beside others.
+    Step("vm", "long tests in virtual machines", _pytest(["tests/vm"], "release"), retried=True),
     Step("matrix", "fault matrix, release", _pytest([MATRIX], "release"), retried=True),
     Step("matrix-asan", "fault matrix, ASan and UBSan", _pytest([MATRIX], "asan"), retried=True),
     Step("matrix-tsan", "fault matrix, TSan", _pytest([MATRIX], "tsan"), retried=True),
