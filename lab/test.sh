@@ -219,7 +219,7 @@ vm() {
   FABRIC_BUILD=release retried vm tests/vm -m 'not nightly' -n 2 --dist loadgroup "$@"
 }
 
-# An hour and a half on two cores; lab/testrun/nightly.py has the steps and keeps their results.
+# Some eight hours on two cores, step by step with --only; lab/testrun/nightly.py has the steps and keeps their results.
 nightly() {
   need_root test
   ensure_apt dev

@@ -6,6 +6,7 @@ Detection counts in packets and the page follows at once; how long that takes he
 Probes are few, since an emulated processor has the job to carry as well.
 """
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -108,13 +109,20 @@ def job(steered):
     ranks.kill()
 
 
-def dropping(vm, rails, rule):
-    """Writes /run/fault.nft, a table that drops what comes in."""
+@contextlib.contextmanager
+def faulty(vm, rails, rule):
+    """/run/fault.nft is a table that drops what comes in; it is gone afterwards, loaded or not."""
     chains = "".join(
         f'chain {rail} {{ type filter hook ingress device "{rail}" priority 0; {rule}\n}}\n'
         for rail in rails
     )
     vm.write("/run/fault.nft", f"table netdev fault {{\n{chains}}}\n".encode(), 0o644)
+    try:
+        yield
+    finally:
+        # Other tests use these machines; `destroy` of nft is newer.
+        gone = "nft delete table netdev fault 2>/dev/null; ! nft list tables | grep fault"
+        vm.run("sh", "-c", gone).check()
 
 
 def sent(vm):
@@ -143,17 +151,16 @@ def test_one_transport_is_broken_and_steered_alone(steered, job, drop, of_ip, of
     vm = steered.alpha
     until(lambda: heard(vm), PATIENCE_S, "heard before")
     until(lambda: share(vm) > BUSY, PATIENCE_S, "RDMA carries the job on both rails")
-    dropping(vm, ["rail0"], DROPS[drop])
-    fault, took = steer(vm, 0, of_ip, of_rdma, "nft", "-f", "/run/fault.nft")
-    print(f"{drop}: steered within {took:.2f} s of the guest's, {fault:.2f} of them nft's")
-    steer(vm, 1, 1000, 1000)
-    before = moved_bytes(job.rows(0))
-    if of_rdma:
-        until(lambda: share(vm) > BUSY, PATIENCE_S, "RDMA carries on")
-    else:
-        until(lambda: share(vm) < IDLE, PATIENCE_S, "nothing of the job on rail 0's RDMA")
-    until(lambda: moved_bytes(job.rows(0)) > before, PATIENCE_S, "the job goes on")
-    vm.run("nft", "delete", "table", "netdev", "fault").check()
+    with faulty(vm, ["rail0"], DROPS[drop]):
+        fault, took = steer(vm, 0, of_ip, of_rdma, "nft", "-f", "/run/fault.nft")
+        print(f"{drop}: steered within {took:.2f} s of the guest's, {fault:.2f} of them nft's")
+        steer(vm, 1, 1000, 1000)
+        before = moved_bytes(job.rows(0))
+        if of_rdma:
+            until(lambda: share(vm) > BUSY, PATIENCE_S, "RDMA carries on")
+        else:
+            until(lambda: share(vm) < IDLE, PATIENCE_S, "nothing of the job on rail 0's RDMA")
+        until(lambda: moved_bytes(job.rows(0)) > before, PATIENCE_S, "the job goes on")
     steer(vm, 0, 1000, 1000)
     until(lambda: share(vm) > BUSY, PATIENCE_S, "RDMA carries on both rails again")
 
@@ -203,13 +210,12 @@ def test_fabric_time_goes_on_over_rdma_where_ip_is_broken(clocks):
     until(lambda: told(vm)["state"] == "locked", PATIENCE_S, "locked")
     until(lambda: timed(vm, rdma=True) == [], PATIENCE_S, "nothing over RDMA")
     before = told(vm)
-    dropping(vm, ["rail0", "rail1"], DROPS["ip"])
-    vm.run("nft", "-f", "/run/fault.nft").check()
-    rdma = until(lambda: timed(vm, rdma=True), PATIENCE_S, "timed over RDMA")
-    print(f"offset over UDP {udp[0] / 1e6:.3f} ms, over RDMA {rdma[0] / 1e6:.3f} ms")
-    assert rdma[0] == pytest.approx(udp[0], abs=WAY_NS)
-    after = told(vm)
-    assert after["state"] == "locked"
-    assert [after[name] for name in KEPT] == [before[name] for name in KEPT]
-    vm.run("nft", "delete", "table", "netdev", "fault").check()
+    with faulty(vm, ["rail0", "rail1"], DROPS["ip"]):
+        vm.run("nft", "-f", "/run/fault.nft").check()
+        rdma = until(lambda: timed(vm, rdma=True), PATIENCE_S, "timed over RDMA")
+        print(f"offset over UDP {udp[0] / 1e6:.3f} ms, over RDMA {rdma[0] / 1e6:.3f} ms")
+        assert rdma[0] == pytest.approx(udp[0], abs=WAY_NS)
+        after = told(vm)
+        assert after["state"] == "locked"
+        assert [after[name] for name in KEPT] == [before[name] for name in KEPT]
     until(lambda: not [row for row in told(vm)["paths"] if row["rdma"]], PATIENCE_S, "back on UDP")

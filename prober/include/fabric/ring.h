@@ -153,7 +153,8 @@ inline constexpr std::uint32_t kLinkPresent = 1u << 0;
 inline constexpr std::uint32_t kLinkBound = 1u << 1;
 inline constexpr std::uint32_t kLinkCarrier = 1u << 2;
 inline constexpr std::uint32_t kLinkHwStamps = 1u << 3;
-// A verbs port. Bound: its queue pair is open. Carrier: the port is active.
+// A verbs port. Bound: its queue pair is open. Carrier: the port is active. HwStamps: the device
+// stamps completions; they are converted to CLOCK_MONOTONIC_RAW.
 inline constexpr std::uint32_t kLinkRdma = 1u << 4;
 inline constexpr int kLinkSourceShift = 8;  // two bits: 0 none, 1 sysfs, 2 netlink
 struct LinkRow {

@@ -16,7 +16,7 @@ namespace fabric::prober {
 
 class DeviceClock {
  public:
-  // Further apart than a packet can be from now, a stamp is of something else.
+  // ns. No packet's stamp is so long ago when its completion is read.
   static constexpr Nanos kOldest = 1'000'000'000;
 
   // `mask`: the bits that a stamp has, all ones from the lowest. `khz`: ticks in a millisecond.
