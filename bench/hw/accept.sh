@@ -129,7 +129,7 @@ environment() { # stock or fabric
     printf 'NCCL_NET_PLUGIN=none\nNCCL_NET=IB'
   else
     # NCCL_NET: NCCL fails, rather than fall back in silence, when the plugin cannot be used.
-    printf 'NCCL_NET_PLUGIN=%s\nNCCL_NET=FABRIC' "$plugin"
+    printf 'NCCL_NET_PLUGIN=%s\nNCCL_NET=FABRIC\nFABRIC_VERBS=1\nFABRIC_GPUDIRECT=1' "$plugin"
   fi
   for pair in ${extra_env[@]+"${extra_env[@]}"}; do printf '\n%s' "$pair"; done
 }

@@ -39,7 +39,7 @@ GroupId ReceiveCore::post(std::span<const Buffer> buffers) {
 // receive there is no tag to break with; what came for another one goes all the same.
 void ReceiveCore::note_break(const Group& group) {
   const std::int32_t tag = group.pieces[0].buffer.slot.tag;
-  single_ = group.count == 1;
+  single_ = group.count == 1 && !group.pieces[0].buffer.slot.device;
   if (!single_ || (run_tag_ && *run_tag_ != tag)) {
     ++era_;
     urgent_ = true;  // the sender cannot guess it

@@ -2,7 +2,8 @@
 //
 // What always holds:
 // - A byte is placed only into a posted receive that is not whole, and only for the newest
-//   connection of its path. Whatever is stale or already here goes nowhere.
+//   connection of its path; what a stream brings never into device memory. Whatever is stale or
+//   already here goes nowhere.
 // - No byte is ever placed where another belongs, not for a moment: NCCL's LL and LL128 read a
 //   buffer while it fills, and take for theirs whatever bears the number of the step.
 // - A path's epochs never go back: after fence(path, e) nothing below e is admitted again.

@@ -97,8 +97,8 @@ bool ReceiveCore::holds(GroupId id, const Guess& guess) const {
   if (group == nullptr) {
     return guess.era == era_ && single_ && (!run_tag_ || *run_tag_ == guess.tag);
   }
-  return guess.era == group->era && group->count == 1 &&
-         group->pieces[0].buffer.slot.tag == guess.tag;
+  const Slot& slot = group->pieces[0].buffer.slot;
+  return guess.era == group->era && group->count == 1 && !slot.device && slot.tag == guess.tag;
 }
 
 Placement ReceiveCore::begin(PathIndex index, Epoch epoch, const ChunkHeader& header) {
@@ -149,7 +149,8 @@ Placement ReceiveCore::place(PathIndex index, const Partial& partial, const Chun
     return {Verdict::refuse, nullptr};
   }
   Piece& piece = group->pieces[partial.slot];
-  if (header.message_size > piece.buffer.slot.size ||
+  const bool barred = piece.buffer.slot.device && header.message_size != 0;  // no CPU writes there
+  if (barred || header.message_size > piece.buffer.slot.size ||
       (piece.sized && piece.size != header.message_size)) {
     return {Verdict::refuse, nullptr};
   }

@@ -23,8 +23,8 @@ bool good(const PathView& view) { return view.trusted && view.weight != 0; }
 
 // What `choose` says of the paths of the best kind.
 template <typename Choose>
-PathSet of_best_kind(std::span<const PathView> live, Choose choose) {
-  const auto kind = best_kind(live);
+PathSet of_best_kind(std::span<const PathView> live, bool device_memory, Choose choose) {
+  const auto kind = best_kind(live, device_memory);
   const auto other = [&](const PathView& view) { return kind && view.kind != *kind; };
   if (std::none_of(live.begin(), live.end(), other)) {
     return choose(live);
@@ -85,8 +85,12 @@ PathSet eligible_of_kind(std::span<const PathView> live, const Policy& policy) {
 
 }  // namespace
 
-std::optional<PathKind> best_kind(std::span<const PathView> live) {
+std::optional<PathKind> best_kind(std::span<const PathView> live, bool device_memory) {
   const auto weighted = [](const PathView& view) { return view.weight != 0; };
+  const auto one_sided = [](const PathView& view) { return view.kind == PathKind::one_sided; };
+  if (device_memory && std::any_of(live.begin(), live.end(), one_sided)) {
+    return PathKind::one_sided;
+  }
   for (bool (*const test)(const PathView&) : {&good, +weighted}) {
     for (const PathKind kind : {PathKind::one_sided, PathKind::stream}) {
       if (std::any_of(live.begin(), live.end(),
@@ -98,12 +102,13 @@ std::optional<PathKind> best_kind(std::span<const PathView> live) {
   return std::nullopt;
 }
 
-PathSet primary_place(std::span<const PathView> live) {
-  return of_best_kind(live, primary_of_kind);
+PathSet primary_place(std::span<const PathView> live, bool device_memory) {
+  return of_best_kind(live, device_memory, primary_of_kind);
 }
 
 PathSet eligible(std::span<const PathView> live, const Policy& policy) {
-  return of_best_kind(live, [&](auto views) { return eligible_of_kind(views, policy); });
+  return of_best_kind(live, policy.device_memory,
+                      [&](auto views) { return eligible_of_kind(views, policy); });
 }
 
 std::optional<PathIndex> Share::next(PathSet candidates) const {

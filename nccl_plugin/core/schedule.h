@@ -1,7 +1,8 @@
 // Which path carries the next chunk. Pure: the caller says what it knows of each path.
 //
 // One-sided paths come first: a stream carries only where no trusted one-sided path has a weight
-// (best_kind). The rules hold among the paths of that kind; first that leaves a path wins:
+// (best_kind), and in a comm with device memory only where no one-sided path lives. The rules hold
+// among the paths of that kind; first that leaves a path wins:
 //   1. the primary path (the pair of rails that NCCL chose for the comm), when it is up, trusted
 //   and
 //      at full weight; but not when the pool is open (below)
@@ -48,6 +49,7 @@ inline constexpr std::uint8_t kBackupOfNone = 0xff;
 // What holds for all paths of a comm.
 struct Policy {
   bool stripe = false;          // never keep to the primary path
+  bool device_memory = false;   // of the comm, which no stream can carry
   bool primary_lost = false;    // some comm to this peer has lost its primary
   std::uint64_t primaries = 0;  // PathSet: primary paths of all comms to this peer
   // By the sender's rail: which of its rails it is the backup of. Such a rail is nobody's primary.
@@ -58,11 +60,11 @@ struct Policy {
 
 // The kind of the paths that carry: of those that are trusted and have a weight one-sided ones,
 // else streams; where no path is both, the same among those with a weight. nullopt: no path has a
-// weight, and paths of both kinds carry.
-std::optional<PathKind> best_kind(std::span<const PathView> live);
+// weight, and paths of both kinds carry. With `device_memory`: one-sided ones while any lives.
+std::optional<PathKind> best_kind(std::span<const PathView> live, bool device_memory = false);
 
 // Where the comm belongs, by rules 1 and 2; 0: its primary is lost.
-PathSet primary_place(std::span<const PathView> live);
+PathSet primary_place(std::span<const PathView> live, bool device_memory = false);
 
 // `live`: the paths that have a connection, in any order.
 PathSet eligible(std::span<const PathView> live, const Policy& policy = {});

@@ -21,7 +21,7 @@ SendCore::SendCore(std::uint32_t chunk_size, CopyPool* pool)
 
 std::optional<Sequence> SendCore::post(const void* data, std::size_t size, int tag,
                                        std::uint64_t stamp, NoCopy no_copy, Origin origin) {
-  const bool small = origin.copyable && size <= copy_limit_;
+  const bool small = origin.copyable && !origin.device && size <= copy_limit_;
   apply_cumulative_ack(std::min(cumulative_ack_, open_groups_base_ + kAckedWithPost));
   if (!small || !room_for_copy(size)) {
     catch_up();
@@ -38,6 +38,7 @@ std::optional<Sequence> SendCore::post(const void* data, std::size_t size, int t
   message.stamp = stamp;
   message.data = static_cast<const std::byte*>(data);
   message.region = origin.region;
+  message.device = origin.device;
   if (copy != nullptr) {
     message.copy = std::move(copy);
     message.data = message.copy.get();
@@ -49,9 +50,20 @@ std::optional<Sequence> SendCore::post(const void* data, std::size_t size, int t
   }
   ++unacknowledged_;
   unacknowledged_large_ += message.copy == nullptr ? 1U : 0U;
+  if (message.device) {
+    bar_streams(message);
+  }
   unmatched_.push_back(sequence);
   match();
   return sequence;
+}
+
+// An empty message touches no memory, and may go over any path.
+void SendCore::bar_streams(Message& message) {
+  if (message.size != 0 && !message.no_stream) {
+    message.no_stream = true;
+    ++unacknowledged_device_;
+  }
 }
 
 // nullptr: the pool has no room.
@@ -143,6 +155,9 @@ bool SendCore::match_cts(Sequence sequence, Message& message) {
   message.slot = free->slot;
   message.size = std::min(message.size, opened.cts.slots[free->slot].size);
   message.chunks = chunk_count(message.size, chunk_size_);
+  if (opened.cts.slots[free->slot].device) {
+    bar_streams(message);
+  }
   ready_.push_back(sequence);
   return true;
 }
@@ -222,22 +237,25 @@ void SendCore::on_landed(PathIndex index, Epoch epoch, std::uint64_t landed) {
   }
 }
 
-// The next chunk, out of its queue; false: there is none for this path. What went before its
-// CTS has no address yet.
+// What went before its CTS has no address yet, and a stream's ends have the CPU move the bytes.
+bool SendCore::fits(const Message* message, PathKind kind) const {
+  return message != nullptr && !message->acknowledged &&
+         (kind == PathKind::stream ? !message->no_stream : !message->eager);
+}
+
+// The next chunk, out of its queue; false: there is none for this path.
 bool SendCore::next_chunk(PathIndex index, ChunkRef& ref, bool& again) {
   if (!has_chunk()) {
     return false;
   }
   auto replay = again_.begin();
   auto fresh = ready_.begin();
-  if (paths_[index].kind == PathKind::one_sided) {
-    const auto has_cts = [this](Sequence sequence) {
-      const Message* message = find(sequence);
-      return message != nullptr && !message->eager && !message->acknowledged;
-    };
+  const PathKind kind = paths_[index].kind;
+  if (kind == PathKind::one_sided || unacknowledged_device_ != 0) {
     replay = std::find_if(replay, again_.end(),
-                          [&](const ChunkRef& one) { return has_cts(one.sequence); });
-    fresh = std::find_if(fresh, ready_.end(), has_cts);
+                          [&](const ChunkRef& one) { return fits(find(one.sequence), kind); });
+    fresh = std::find_if(fresh, ready_.end(),
+                         [&](Sequence sequence) { return fits(find(sequence), kind); });
   }
   again = replay != again_.end();
   if (again) {
@@ -290,6 +308,7 @@ std::optional<Outgoing> SendCore::take(PathIndex index) {
   }
   out.data = message.data + out.header.offset;
   out.region = message.region;
+  out.device = message.device;
   if (path.kind == PathKind::one_sided) {
     address(out, message, index, ref.chunk);
     ++path.sent;

@@ -18,9 +18,10 @@
 // before any is known, of the first message that went eagerly) is taken to belong to the next group
 // without a CTS, as its only slot. Both ends then judge alike whether that was
 // right: it was when this group and all between the last one known and it turn out to be single
-// receives of that tag, and it is large enough. The chunk carries its tag and the era, the number
-// of breaks before it. Where the guess was wrong the receiver drops the chunk, and the sender, when
-// it sees the CTS, takes the message back and sends it where it belongs.
+// receives of that tag, none of them into device memory, and it is large enough. The chunk carries
+// its tag and the era, the number of breaks before it. Where the guess was wrong the receiver drops
+// the chunk, and the sender, when it sees the CTS, takes the message back and sends it where it
+// belongs.
 #pragma once
 
 #include <functional>
@@ -39,6 +40,7 @@ struct Outgoing {
   ChunkHeader header;
   const std::byte* data = nullptr;
   Region region = nullptr;  // that `data` lies in: the caller's, or the copy pool's
+  bool device = false;      // `data` is memory that no CPU reads
   bool again = false;       // sent before, on a path that failed
   // On a one-sided path alone:
   std::uint64_t where = 0;  // remote address of the chunk's first byte
@@ -50,8 +52,9 @@ struct Outgoing {
 // The memory of a message, as post() gets it.
 struct Origin {
   Region region = nullptr;
-  // The CPU may read it: a small message may be copied. Not so with device memory.
-  bool copyable = true;
+  bool copyable = true;  // a small message may be copied
+  // A GPU's, which no CPU reads: it is never copied, and no stream carries it.
+  bool device = false;
 };
 
 // What to do with a small message when the copy budget is spent. Acknowledgements soon free some of
@@ -101,7 +104,7 @@ class SendCore {
 
   [[nodiscard]] bool has_chunk();
   // nullopt: there is none for this path. A one-sided path takes none without a credit, and none
-  // that went before its CTS.
+  // that went before its CTS; a stream takes none from or into device memory.
   std::optional<Outgoing> take(PathIndex path);
   void written(PathIndex path);  // the oldest taken chunk of this path needs its bytes no more
 
@@ -146,6 +149,8 @@ class SendCore {
     catch_up();
     return unacknowledged_ != 0;
   }
+  // Something that no stream may carry waits for an acknowledgement, or for its CTS.
+  [[nodiscard]] bool needs_one_sided() const { return unacknowledged_device_ != 0; }
   // Of messages that are not copied: their caller waits for it.
   [[nodiscard]] bool unacknowledged_large() const { return unacknowledged_large_ != 0; }
   // Soon no more small messages are taken: time to look for acknowledgements.
@@ -180,8 +185,10 @@ class SendCore {
     std::size_t copied = 0;
     std::uint64_t size = 0;
     int tag = 0;
-    bool matched = false;  // has a group and a slot, perhaps before the CTS
-    bool eager = false;    // goes before its CTS
+    bool matched = false;    // has a group and a slot, perhaps before the CTS
+    bool eager = false;      // goes before its CTS
+    bool device = false;     // `data` is
+    bool no_stream = false;  // it, or where it goes, is device memory
     bool acknowledged = false;
     bool forgotten = false;
     bool told = false;  // done, and only our copy can still bring it there
@@ -238,6 +245,8 @@ class SendCore {
   void open(const Cts& cts);
   [[nodiscard]] Copy copy_of(const void* data, std::size_t size) const;
   bool next_chunk(PathIndex path, ChunkRef& ref, bool& again);
+  [[nodiscard]] bool fits(const Message* message, PathKind kind) const;
+  void bar_streams(Message& message);
   void address(Outgoing& out, const Message& message, PathIndex path, std::uint32_t chunk);
   [[nodiscard]] bool budget_low() const { return !room_for_copy(kCopyLimit); }
   // The first free slot of a known CTS that has this tag.
@@ -294,6 +303,7 @@ class SendCore {
   std::size_t copied_count_ = 0;
   std::size_t unacknowledged_ = 0;
   std::size_t unacknowledged_large_ = 0;
+  std::size_t unacknowledged_device_ = 0;  // of messages that no stream may carry
   std::vector<Delivered> delivered_;
 };
 

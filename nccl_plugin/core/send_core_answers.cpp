@@ -20,7 +20,7 @@ void SendCore::open(const Cts& cts) {
   Open& opened = open_groups_.emplace_back();
   opened.cts = cts;
   const std::int32_t tag = cts.slots[0].tag;
-  const bool single = cts.count == 1;
+  const bool single = cts.guessable();
   const bool of_run = single && (!run_tag_ || *run_tag_ == tag);
   // Before any group is known a wrong tag is no break: the receiver has none to compare with.
   era_ = static_cast<Era>(era_ + (!single || (!of_run && run_has_cts_) ? 1 : 0));
@@ -64,7 +64,7 @@ void SendCore::on_cts(const Cts& cts) {
     return;
   }
   if (cts.group > expected) {
-    early_many_ += cts.count != 1 && !early_.contains(cts.group) ? 1U : 0U;
+    early_many_ += !cts.guessable() && !early_.contains(cts.group) ? 1U : 0U;
     early_.emplace(cts.group, cts);
     return;
   }
@@ -83,7 +83,7 @@ void SendCore::open_early() {
     if (next->first == open_groups_base_ + open_groups_.size()) {
       open(next->second);
     }
-    early_many_ -= next->second.count != 1 ? 1U : 0U;
+    early_many_ -= !next->second.guessable() ? 1U : 0U;
   }
 }
 
@@ -147,6 +147,7 @@ void SendCore::acknowledged(Message& message) {
   message.acknowledged = true;
   --unacknowledged_;
   unacknowledged_large_ -= message.copy == nullptr ? 1U : 0U;
+  unacknowledged_device_ -= message.no_stream ? 1U : 0U;
   delivered_.push_back({message.stamp, message.path, message.copy == nullptr || !eager_allowed_});
 }
 

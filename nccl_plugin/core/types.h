@@ -53,12 +53,14 @@ enum class PathKind : std::uint8_t {
 using Region = const void*;
 
 // One buffer of a posted receive as the sender sees it. `where` and `keys` are for one-sided
-// writes; where all paths are streams they are 0.
+// writes; where all paths are streams they are 0. With `device` it is memory that no CPU writes (a
+// GPU's): no stream may fill it, and nothing goes there before its CTS.
 struct Slot {
   std::uint64_t size = 0;
   std::uint64_t where = 0;  // remote virtual address
   std::int32_t tag = 0;
   std::array<std::uint32_t, kMaxRails> keys{};  // rkey by the receiver's rail; 0: none there
+  bool device = false;
 };
 
 // Clear to send, as NCCL calls it: a posted receive that the receiver announced. The sender may
@@ -67,11 +69,14 @@ struct Cts {
   GroupId group = 0;
   std::uint8_t count = 0;
   std::array<Slot, kMaxSlots> slots{};
+
+  // What may be sent eagerly could belong to it.
+  [[nodiscard]] bool guessable() const { return count == 1 && !slots[0].device; }
 };
 
-// How many breaks were posted up to a group; wraps. A break is a receive of several slots, or a
-// single receive with another tag than the single receive right before it. An eager message counts
-// on there being no further break; the era says which breaks its sender knew of.
+// How many breaks were posted up to a group; wraps. A break is a receive of several slots or into
+// device memory, or a single receive with another tag than the single one right before it. An eager
+// message counts on there being no further break; the era says which breaks its sender knew of.
 using Era = std::uint16_t;
 
 // A piece of a message on its way. Messages are cut on a fixed grid, so (group, slot, offset) names

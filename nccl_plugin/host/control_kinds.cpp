@@ -55,10 +55,11 @@ void Control::improve_streams(std::int64_t now) {
     }
     core::PathSet given_back = 0;
     core::each(sending.comm->streams(), [&](core::PathIndex path) {
-      if (sending.peer->facts.rdma.weight[path] == 0) {
+      LinkSetup setup = setup_of(sending, path, 0);
+      setup.needed = sending.comm->needs_rdma();
+      if (sending.peer->facts.rdma.weight[path] == 0 && !setup.needed) {
         return;
       }
-      const LinkSetup setup = setup_of(sending, path, 0);
       const bool wanted =
           std::any_of(transports_.begin(), transports_.end(),
                       [&setup](const auto& transport) { return transport->wants_back(setup); });
@@ -82,6 +83,7 @@ bool Control::dial_beside(const Sending& sending, core::PathIndex path, std::int
   }
   LinkSetup setup = setup_of(sending, path, epoch);
   setup.beside = true;
+  setup.needed = sending.comm->needs_rdma();
   for (const auto& transport : transports_) {
     if (transport->kind() == TransportKind::tcp) {
       continue;

@@ -180,10 +180,11 @@ void Control::dial_data(Sending& sending, core::PathIndex path, std::int64_t now
   if (epoch == 0) {
     return;
   }
-  const LinkSetup setup = setup_of(sending, path, epoch);
+  LinkSetup setup = setup_of(sending, path, epoch);
+  setup.needed = sending.comm->needs_rdma();
   HelloKind kind = HelloKind::data;
   const std::uint8_t version = version_of(peer);
-  const bool rdma = peer.facts.rdma.weight[path] != 0;
+  const bool rdma = peer.facts.rdma.weight[path] != 0 || setup.needed;
   sending.kept_streams &= ~core::bit(path);
   if (!rdma && transports_.size() > 1 && speaks(version, FrameType::terms)) {
     sending.kept_streams |= core::bit(path);
@@ -407,7 +408,7 @@ std::shared_ptr<Receiver> Control::receiver_for(const Hello& hello, const Secret
   Peer& peer = inbound_peer(hello, secret);
   const core::PathIndex primary = core::path_index(hello.primary_rail, listener->second->rail);
   auto receiver = std::make_shared<Receiver>(context_, hello.comm, primary, hello.chunk_size,
-                                             peer.name(), peer.incarnation);
+                                             peer.name(), peer.incarnation, version_with(hello));
   peer.facts.version = version_with(hello);
   peer.primaries |= core::bit(primary);
   ++peer.comms;

@@ -6,71 +6,11 @@
 
 #include "host/context.h"
 #include "host/control.h"
-#include "host/landed_buffers.h"
 #include "host/regions.h"
+#include "host/requests.h"
 #include "src/cancel.h"
 
 namespace fabric {
-
-class ListenComm {
- public:
-  std::shared_ptr<host::Listener> listener;
-};
-
-class Request {
- public:
-  SendComm* send = nullptr;
-  RecvComm* receive = nullptr;
-  std::uint64_t number = 0;  // sequence or group
-  std::size_t size = 0;      // of a send, as posted
-  std::size_t count = 1;
-  std::vector<std::unique_ptr<host::Flush>> flushes;                // neither a send nor a receive
-  std::array<std::shared_ptr<const void>, core::kMaxSlots> holds;   // its buffers' registrations
-  std::array<std::span<const std::byte>, core::kMaxSlots> buffers;  // of a receive
-};
-
-namespace {
-
-// Receives that are not done, of one comm. NCCL has kMaxRequests at most; one-sided paths cannot
-// tell more apart.
-constexpr std::size_t kMaxPosted = core::kLandingGroups;
-
-// Requests of one comm; calls for one comm do not overlap.
-class RequestPool {
- public:
-  Request* get() {
-    if (free_.empty()) {
-      return all_.emplace_back(std::make_unique<Request>()).get();
-    }
-    Request* request = free_.back();
-    free_.pop_back();
-    return request;
-  }
-  void put(Request* request) {
-    *request = {};
-    free_.push_back(request);
-  }
-  [[nodiscard]] std::size_t out() const { return all_.size() - free_.size(); }
-
- private:
-  std::vector<std::unique_ptr<Request>> all_;
-  std::vector<Request*> free_;
-};
-
-}  // namespace
-
-class SendComm {
- public:
-  std::shared_ptr<host::Sender> sender;
-  RequestPool requests;
-};
-
-class RecvComm {
- public:
-  std::shared_ptr<host::Receiver> receiver;
-  RequestPool requests;
-  host::LandedBuffers landed;  // of receives that were reported done
-};
 
 Result cancel(SendComm* comm) {
   const std::unique_ptr<SendComm> owned(comm);
@@ -122,6 +62,7 @@ class HostNet final : public Net {
   Result test_receive(Request* request, bool* done, int* sizes);
   Result test_flush(Request* request, bool* done);
   std::vector<FlushBuffer> flush_buffers(std::span<const FlushRange> ranges);
+  [[nodiscard]] bool usable(const Registration& registration, const char* call) const;
 
   std::optional<std::vector<Rail>> given_;
   const Parts parts_;
@@ -312,6 +253,16 @@ Result HostNet::close(RecvComm* comm) {
   return Result::success;
 }
 
+// Of device memory nothing else than its registration is of use.
+bool HostNet::usable(const Registration& registration, const char* call) const {
+  if (registration.device && registration.region == nullptr) {
+    context_.say(LogLevel::warn,
+                 std::string(call) + ": device memory outside of what its region registered");
+    return false;
+  }
+  return true;
+}
+
 Result HostNet::isend(SendComm* comm, const void* data, std::size_t size, int tag, Request** out,
                       Region* region) {
   *out = nullptr;
@@ -321,8 +272,11 @@ Result HostNet::isend(SendComm* comm, const void* data, std::size_t size, int ta
   if (context_.memory != nullptr && size != 0) {
     registration = regions_.of(transports_, region, const_cast<void*>(data), size);
   }
-  const Result result =
-      comm->sender->post(data, size, tag, taken, sequence, {registration.region, true});
+  if (!usable(registration, "isend")) {
+    return Result::invalid_argument;
+  }
+  const Result result = comm->sender->post(data, size, tag, taken, sequence,
+                                           {registration.region, true, registration.device});
   if (taken) {
     Request* request = comm->requests.get();
     *request = {};
@@ -350,6 +304,9 @@ Result HostNet::irecv(RecvComm* comm, std::span<const ReceiveSlot> slots,
   if (context_.memory != nullptr) {
     for (const ReceiveSlot& slot : slots) {
       registrations.push_back(regions_.of(transports_, slot.region, slot.data, slot.size));
+      if (!usable(registrations.back(), "irecv")) {
+        return Result::invalid_argument;
+      }
     }
   }
   const Result result = comm->receiver->post(slots, taken, group, registrations);

@@ -16,6 +16,7 @@ struct Registration {
   core::Region region = nullptr;
   std::array<std::uint32_t, core::kMaxRails> keys{};  // by rail of this host; 0: none there
   std::shared_ptr<const void> hold;                   // it stays registered while this lives
+  bool device = false;  // a GPU's: without a region nothing carries it
 };
 
 class TransportRegion;

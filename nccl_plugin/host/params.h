@@ -28,6 +28,7 @@ struct Params {
   std::string standby;
   bool adapt = false;
   bool verbs = false;
+  bool gpudirect = false;
   bool ib_disable = false;
   int ib_gid_index = -1;
   int ib_roce_version = 2;
@@ -42,7 +43,7 @@ struct Params {
   int ib_split_from = 8192;
   bool ib_inline = true;
   int ib_relaxed_ordering = 2;
-  int wire_max = 4;
+  int wire_max = 5;
   std::string complaints;  // not a parameter: what was malformed; init() logs it
 };
 
@@ -124,7 +125,7 @@ inline constexpr std::array kParams{
     ParamSpec{.name = "FABRIC_WIRE",
               .field = &Params::wire_max,
               .low = 1,
-              .high = 4,
+              .high = 5,
               .what =
                   "the highest version of the wire format to offer; peers take the highest that "
                   "both know. Version 2 is never spoken: it counts as 1"},
@@ -134,6 +135,13 @@ inline constexpr std::array kParams{
               .what =
                   "1: rails with an RDMA device carry verbs where the peer's do too. New, and not "
                   "proved on an RDMA NIC: for trials"},
+    ParamSpec{
+        .name = "FABRIC_GPUDIRECT",
+        .field = &Params::gpudirect,
+        .high = 1,
+        .what = "1: with `FABRIC_VERBS=1`, NCCL is told that the NICs reach GPU memory where they "
+                "do. Such data goes over RDMA alone: while no rail has it the job waits. Not "
+                "proved on hardware"},
     ParamSpec{.name = "NCCL_IB_DISABLE",
               .field = &Params::ib_disable,
               .high = 1,

@@ -15,7 +15,8 @@ constexpr std::int64_t kLastWordsNs = 1'000 * kMs;
 }  // namespace
 
 Receiver::Receiver(Context& context, std::uint64_t id, core::PathIndex primary,
-                   std::uint32_t chunk_size, std::string peer, std::uint64_t incarnation)
+                   std::uint32_t chunk_size, std::string peer, std::uint64_t incarnation,
+                   std::uint8_t version)
     : context_(context),
       id_(id),
       primary_(primary),
@@ -27,6 +28,7 @@ Receiver::Receiver(Context& context, std::uint64_t id, core::PathIndex primary,
       stall_timer_(context.clock),
       outage_(monotonic_ns()) {
   activity_.busy_at = state_.said_at = monotonic_ns();
+  facts_.version = version;
   facts_.weight.fill(core::kFullWeight);
   facts_.rdma.weight.fill(core::kFullWeight);
   context_.stats.recv_comms.fetch_add(1);
@@ -54,7 +56,12 @@ Result Receiver::post(std::span<const ReceiveSlot> slots, bool& taken, core::Gro
       buffers[i].slot.where = reinterpret_cast<std::uintptr_t>(slots[i].data);
       buffers[i].slot.keys = registrations[i].keys;
       buffers[i].region = registrations[i].region;
+      buffers[i].slot.device = registrations[i].device;
+      device_memory_ = device_memory_ || registrations[i].device;
     }
+  }
+  if (device_memory_ && facts_.version < kWireVersionDevice) {
+    return without_device_memory();
   }
   group = core_.post({buffers.data(), slots.size()});
   context_.note_activity();
@@ -71,6 +78,16 @@ Result Receiver::post(std::span<const ReceiveSlot> slots, bool& taken, core::Gro
   answer(Tell::worthwhile);
   taken = true;
   return Result::success;
+}
+
+// The peer would have a CPU of its own move what goes there.
+Result Receiver::without_device_memory() {
+  context_.say(LogLevel::warn, peer_ + " speaks version " + std::to_string(facts_.version) +
+                                   " of the wire, and device memory needs version " +
+                                   std::to_string(kWireVersionDevice) +
+                                   ": install the same release on all hosts, or unset "
+                                   "FABRIC_GPUDIRECT");
+  return Result::invalid_usage;
 }
 
 Result Receiver::test(core::GroupId group, std::size_t count, bool& done, int* sizes,

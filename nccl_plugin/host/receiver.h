@@ -34,7 +34,7 @@ class Receiver {
   [[nodiscard]] core::PathIndex primary() const { return primary_; }
   // `peer`: its name for the log; `incarnation`: of the peer's process.
   Receiver(Context& context, std::uint64_t id, core::PathIndex primary, std::uint32_t chunk_size,
-           std::string peer, std::uint64_t incarnation = 0);
+           std::string peer, std::uint64_t incarnation = 0, std::uint8_t version = kWireVersion);
   ~Receiver();
   Receiver(const Receiver&) = delete;
   Receiver& operator=(const Receiver&) = delete;
@@ -106,6 +106,7 @@ class Receiver {
     std::int64_t said_at = 0;
   };
 
+  [[nodiscard]] Result without_device_memory();
   bool hang_up();
   void progress();
   void watch_all();
@@ -167,6 +168,7 @@ class Receiver {
   CallerLooks looks_;
   unsigned awake_ = ~0U >> 1U;  // looks since the callers last slept
   bool heard_ = false;          // a message became whole, or the peer's close came
+  bool device_memory_ = false;  // of this comm: something is received that no stream may bring
   Activity activity_;
   StateReport state_;
   PathOutage outage_;

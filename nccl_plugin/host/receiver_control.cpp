@@ -85,7 +85,9 @@ std::optional<ControlActions> Receiver::tick(std::int64_t now, const PeerFacts& 
 void Receiver::watch_path(core::PathIndex index, std::int64_t now, const PeerFacts& facts,
                           ControlActions& actions) {
   Path& path = paths_[index];
-  if (facts.should_close(index, path.up_since, live_, writers_)) {
+  const bool writes = (writers_ & core::bit(index)) != 0;
+  const core::PathSet others = device_memory_ && writes ? live_ & writers_ : live_;
+  if (facts.should_close(index, path.up_since, others, writers_)) {
     fail(index, facts.of(kind_in(writers_, index)).why[index]);
     return;
   }

@@ -18,6 +18,7 @@ int Regions::kinds(const Transports& transports, std::size_t rails) {
 
 Region* Regions::add(const Transports& transports, const MemoryRange& range, std::string& why) {
   auto region = std::make_unique<Region>();
+  region->device = (range.kind & ~kMemoryHost) != 0;
   bool usable = false;
   bool registered = false;
   for (const auto& transport : transports) {
@@ -74,7 +75,9 @@ Registration Regions::of(const Transports& transports, Region* region, void* dat
     Memory* memory = transports[i]->memory();
     TransportRegion* made = found->second->of[i].get();
     if (memory != nullptr && made != nullptr) {
-      return memory->use(*made, data, size);
+      Registration registration = memory->use(*made, data, size);
+      registration.device = found->second->device;
+      return registration;
     }
   }
   return {};

@@ -19,6 +19,7 @@ class Region {
  public:
   // By transport, in their order; null: that one needs nothing, or cannot use the buffer.
   std::vector<std::unique_ptr<host::TransportRegion>> of;
+  bool device = false;  // no memory of this host's CPUs
 };
 
 namespace host {

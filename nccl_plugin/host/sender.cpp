@@ -207,7 +207,16 @@ void Sender::progress() {
   pump();
 }
 
+// A comm that had device memory once has it again.
+void Sender::note_device_memory() {
+  if (!device_memory_ && core_.needs_one_sided()) {
+    device_memory_ = true;
+    choose();
+  }
+}
+
 void Sender::pump() {
+  note_device_memory();
   core::PathSet blocked = 0;
   core::each(live_, [&](core::PathIndex index) {
     if (paths_[index].sending && paths_[index].life.live() && !flush(index)) {

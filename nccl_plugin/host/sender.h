@@ -52,6 +52,9 @@ class Sender {
   void dial_failed(core::PathIndex path, core::Epoch epoch, std::int64_t now);
   // Paths that had been streams for a while at the last tick, with no other connection beside them.
   [[nodiscard]] core::PathSet streams() const { return streams_; }
+  // Device memory waits, and no path is over RDMA, or will be: whatever is said of RDMA there, it
+  // is to be tried. As of the last tick.
+  [[nodiscard]] bool needs_rdma() const { return needs_rdma_; }
   // As dial(), for a connection of a better kind beside the stream. It takes the stream's place
   // once it has proved itself; 0: not now.
   core::Epoch dial_beside(core::PathIndex path, std::int64_t now);
@@ -139,6 +142,11 @@ class Sender {
   void leave_to_page(core::PathIndex index);
   [[nodiscard]] core::PathSet old_streams(std::int64_t now) const;
   void choose();  // makes choice_ anew
+  void note_device_memory();
+  // No word takes this path from a comm that no stream can carry.
+  [[nodiscard]] bool last_over_rdma(core::PathIndex index) const {
+    return device_memory_ && over_rdma() == core::bit(index);
+  }
   void hang_up_all(bool say_close);
   void abort_inside(Result result, const std::string& text);
   void watch_paths(std::int64_t now, const PeerFacts& facts, ControlActions& actions);
@@ -167,13 +175,15 @@ class Sender {
   std::array<Path, core::kMaxPaths> paths_;
   core::PathSet live_ = 0;
   core::PathSet streams_ = 0;    // control thread only
+  bool needs_rdma_ = false;      // likewise
   core::PathSet quiescing_ = 0;  // over, but their links may still read what was put
   core::PathSet answering_ = 0;  // paths on which the receiver talked lately
   Choice choice_;
   std::vector<core::Outgoing> batch_;  // as it is put together
   CallerLooks looks_;
-  bool sleeps_ = false;  // the callers, lately
-  bool heard_ = false;   // something was read back, or may go now
+  bool sleeps_ = false;         // the callers, lately
+  bool heard_ = false;          // something was read back, or may go now
+  bool device_memory_ = false;  // of this comm: something had to be carried that no stream may
   Activity activity_;
   PathOutage outage_;
   CommEnd end_;

@@ -17,7 +17,8 @@ constexpr std::int64_t kMostNs = 5'000 * kMs;  // of its validation
 // Paths that are streams, for a while, with no other connection beside them.
 core::PathSet Sender::old_streams(std::int64_t now) const {
   core::PathSet found = 0;
-  core::each(live_ & facts_.control_live & ~facts_.down.down() & ~facts_.rdma.down.down(),
+  const core::PathSet barred = needs_rdma_ ? 0 : facts_.rdma.down.down();
+  core::each(live_ & facts_.control_live & ~facts_.down.down() & ~barred,
              [&](core::PathIndex index) {
                const Path& path = paths_[index];
                const bool stream = !path.link->over_rdma();
@@ -63,7 +64,8 @@ void Sender::watch_beside(core::PathIndex index, std::int64_t now) {
   if (path.beside.link == nullptr) {
     return;
   }
-  if (facts_.rdma.weight[index] == 0 || facts_.rdma.down.reports(index)) {
+  const bool barred = facts_.rdma.weight[index] == 0 || facts_.rdma.down.reports(index);
+  if (barred && !(device_memory_ && over_rdma() == 0)) {
     abandon_beside(index);
     return;
   }

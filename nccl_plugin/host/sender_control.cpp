@@ -89,6 +89,7 @@ std::optional<ControlActions> Sender::tick(std::int64_t now, const PeerFacts& fa
   // A primary that is still being connected for the first time is not lost.
   actions.primary_lost = choice_.primary_lost && settled;
   pump();
+  needs_rdma_ = device_memory_ && over_rdma() == 0;
   streams_ = old_streams(now);
   actions.tick_rate = tick_rate(settled, now);
   return actions;
@@ -319,8 +320,9 @@ void Sender::choose() {
   core::Policy policy = context_.policy;
   policy.primary_lost = facts_.primary_lost;
   policy.primaries = facts_.primaries;
+  policy.device_memory = device_memory_;
   const core::PathSet chosen = core::eligible({views.data(), count}, policy);
-  choice_.primary_lost = core::primary_place({views.data(), count}) == 0;
+  choice_.primary_lost = core::primary_place({views.data(), count}, device_memory_) == 0;
   if (chosen != choice_.eligible) {
     choice_.share.change(choice_.eligible, chosen);
     choice_.eligible = chosen;

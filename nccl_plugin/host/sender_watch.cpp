@@ -23,7 +23,8 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, ControlAction
       return;  // went down with another of this round
     }
     const core::PathSet rdma = over_rdma();
-    if (facts.should_close(index, path.up_since, live_, rdma)) {
+    const core::PathSet others = device_memory_ && (rdma & core::bit(index)) != 0 ? rdma : live_;
+    if (facts.should_close(index, path.up_since, others, rdma)) {
       const pages::PathDownReason why = facts.of(kind_in(rdma, index)).why[index];
       fail(index, why);
       if (why == pages::PathDownReason::steer_page) {
@@ -31,7 +32,7 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, ControlAction
       }
       return;
     }
-    if ((rdma & core::bit(index)) != 0 && facts.to_stream(index)) {
+    if ((rdma & core::bit(index)) != 0 && facts.to_stream(index) && !last_over_rdma(index)) {
       fail(index, pages::PathDownReason::steer_page);
       leave_to_page(index);
       return;
@@ -135,18 +136,22 @@ void Sender::watch_stall(std::int64_t now) {
 
 // False: given up.
 bool Sender::watch_deadline(std::int64_t now) {
-  if (live_ != 0 && facts_.answered(context_.params)) {
+  const bool barred = core_.needs_one_sided() && one_sided() == 0;
+  const bool carries = live_ != 0 && !barred;
+  if (carries && facts_.answered(context_.params)) {
     outage_.over();
     return true;
   }
-  if (outage_.goes_on(live_ != 0, now)) {
+  if (outage_.goes_on(carries, now)) {
     context_.stats.event(pages::StatsEventKind::all_paths_down, id_, 255, 255, 0);
   }
   if (outage_.lasted(now) < context_.params.deadline_ns) {
     return true;
   }
+  const std::string what = barred && live_ != 0 ? "no path over RDMA to " : "no path to ";
+  const std::string without = barred && live_ != 0 ? ", and device memory goes over no other" : "";
   abort_inside(Result::remote_error,
-               "no path to " + peer_ + " " + outage_.text(now, ": never connected"));
+               what + peer_ + " " + outage_.text(now, ": never connected") + without);
   return false;
 }
 

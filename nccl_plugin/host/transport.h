@@ -36,6 +36,7 @@ struct LinkSetup {
   std::uint64_t peer = 0;  // whom it leads to: the incarnation of the process
   std::size_t remote_rail = 0;
   bool beside = false;  // the path has a stream, whose place this link is to take
+  bool needed = false;  // nothing else carries what waits: failures before are a lesser reason
 };
 
 // One end of a link, while hello or welcome is on its way. Destroyed: the attempt is given up.

@@ -1,13 +1,15 @@
 // What travels between two plugins. Little-endian, fixed sizes.
 //
-// Versions: both ends take the highest that both know; this code speaks versions 4, 3 and 1. The
+// Versions: both ends take the highest that both know; this code speaks versions 5, 4, 3 and 1. The
 // handle (host/handle.h) says what the listener speaks, so that who connects knows before it dials
 // that they have none in common. Hello and welcome keep their layout in all versions, so that two
 // that have none in common can say so. `path_validation`, `path_validation_done`, `addresses` and
 // `eager` are of version 3; on a connection that agreed on version 1 they are refused. Version 4
 // has one-sided paths (keys in a CTS, HelloKind::one_sided, `terms`, what RDMA may carry in
 // `rails`), and its chunks say what follows them; a peer of an older version is offered none of
-// that, and all its paths are streams. Version 2 had the frames of version 3, but its `eager`
+// that, and all its paths are streams. Version 5 has receives into device memory (a flag in a CTS,
+// in a frame and in a line of verbs/cts_line.h): no peer of an older version is ever told of one.
+// Version 2 had the frames of version 3, but its `eager`
 // lacked the tag, so a message could land in another receive's buffer. Nobody speaks it any more: a
 // peer that knows 1 and 2 is spoken to in version 1 (common_version).
 //
@@ -30,7 +32,9 @@ namespace fabric::host {
 
 inline constexpr std::uint32_t kHelloMagic = 0x4c484246;    // "FBHL"
 inline constexpr std::uint32_t kWelcomeMagic = 0x43574246;  // "FBWC"
-inline constexpr std::uint8_t kWireVersion = 4;
+inline constexpr std::uint8_t kWireVersion = 5;
+inline constexpr std::uint8_t kWireVersionDevice = 5;
+inline constexpr std::uint8_t kWireVersionOneSided = 4;
 inline constexpr std::uint8_t kWireVersionEager = 3;  // has all that TCP uses
 inline constexpr std::uint8_t kWireVersionUnsafe = 2;
 inline constexpr std::uint8_t kWireVersionMin = 1;
@@ -143,7 +147,7 @@ enum class FrameType : std::uint16_t {
 
 // Is this frame part of that version? What is not is no frame of ours.
 constexpr bool speaks(std::uint8_t version, FrameType type) {
-  return version >= kWireVersion || type <= FrameType::retired ||
+  return version >= kWireVersionOneSided || type <= FrameType::retired ||
          (version >= kWireVersionEager && type <= FrameType::eager);
 }
 
@@ -156,7 +160,7 @@ struct FrameHeader {
 inline constexpr std::size_t kFrameHeaderSize = 16;
 inline constexpr std::size_t kChunkHeaderSize = 40;
 
-// Streams go by the first two arrays, one-sided paths by the others. Those travel in version 4; a
+// Streams go by the first two arrays, one-sided paths by the others. Those travel from version 4; a
 // report without them says the same of both kinds.
 struct RailsReport {
   std::uint64_t number = 0;  // the highest wins
@@ -188,8 +192,8 @@ using Bytes = std::vector<std::byte>;
 std::optional<FrameHeader> decode_frame_header(std::span<const std::byte> bytes);
 // 16 bytes of frame header, 8 group, 8 message size, 8 offset. `count` is the slot; in version 3
 // with 256 added when the caller waits for a small message, and 512 when the copy budget is low; in
-// version 4 with 1024 times `follow` added. An `eager` chunk is its message, and has tag (4) and
-// flags (4; 1: copy budget low) in the offset's place.
+// version 4 and later with 1024 times `follow` added. An `eager` chunk is its message, and has tag
+// (4) and flags (4; 1: copy budget low) in the offset's place.
 std::array<std::byte, kChunkHeaderSize> encode_chunk(std::uint64_t comm,
                                                      const core::ChunkHeader& header);
 std::optional<core::ChunkHeader> decode_chunk(std::span<const std::byte> bytes);

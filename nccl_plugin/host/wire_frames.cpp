@@ -11,6 +11,7 @@ namespace {
 constexpr std::uint8_t kNoPath = 0xff;
 constexpr std::uint32_t kMaxGroups = 4096;
 constexpr std::uint8_t kKeyed = 0x80;  // beside a CTS's count: its slots have keys (version 4)
+constexpr std::uint32_t kDevice = 1;   // of a CTS's slot: device memory (version 5; before: 0)
 // Of one report, so that its frame stays below kMaxControlFrame. More are left out: then chunks
 // come twice, and a stream's receiver drops the second copy.
 constexpr std::size_t kMaxRanges = 65536;
@@ -58,7 +59,7 @@ void put_cts(Writer& writer, const core::Cts& cts) {
   for (std::size_t i = 0; i < cts.count; ++i) {
     writer.put(cts.slots[i].size);
     writer.put(cts.slots[i].where);
-    writer.put(std::uint32_t{0});
+    writer.put(cts.slots[i].device ? kDevice : std::uint32_t{0});
     writer.put(cts.slots[i].tag);
     if (keyed) {
       writer.put(cts.slots[i].keys);
@@ -77,7 +78,7 @@ bool get_cts(Reader& reader, core::Cts& cts) {
   for (std::size_t i = 0; i < cts.count; ++i) {
     cts.slots[i].size = reader.get<std::uint64_t>();
     cts.slots[i].where = reader.get<std::uint64_t>();
-    reader.get<std::uint32_t>();
+    cts.slots[i].device = (reader.get<std::uint32_t>() & kDevice) != 0;
     cts.slots[i].tag = reader.get<std::int32_t>();
     if (keyed) {
       cts.slots[i].keys = reader.get<std::array<std::uint32_t, core::kMaxRails>>();

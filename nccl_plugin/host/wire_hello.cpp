@@ -112,7 +112,7 @@ std::optional<Hello> decode_hello(std::span<const std::byte, kHelloSize> bytes,
   hello.listeners = get_table(reader);
   hello.run_incarnation = reader.get<std::uint64_t>();
   if (magic != kHelloMagic || kind < 1 || kind > 4 ||
-      (hello.kind == HelloKind::one_sided && hello.version_max < kWireVersion) ||
+      (hello.kind == HelloKind::one_sided && hello.version_max < kWireVersionOneSided) ||
       (hello.kind != HelloKind::one_sided && hello.beside) || hello.rails == 0 ||
       hello.rails > core::kMaxRails || hello.initiator_rail >= hello.rails ||
       hello.acceptor_rail >= core::kMaxRails || hello.primary_rail >= hello.rails ||

@@ -46,7 +46,7 @@ void TcpLinkOut::put(std::span<const core::Outgoing> chunks, host::SendProgress&
   batch_.clear();
   batch_at_ = 0;
   piece_at_ = 0;
-  const bool tells = version_ >= host::kWireVersion;
+  const bool tells = version_ >= host::kWireVersionOneSided;
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     const core::Outgoing& out = chunks[i];
     core::ChunkHeader header = out.header;

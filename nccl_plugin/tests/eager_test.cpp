@@ -138,6 +138,34 @@ TEST_CASE("a receive of several slots: what went eagerly goes again where it bel
   CHECK_FALSE(pair.sender.unacknowledged());
 }
 
+TEST_CASE("a receive into device memory: what went eagerly is not put there, and waits") {
+  for (const bool posted : {true, false}) {
+    CAPTURE(posted);
+    Pair pair;
+    std::string device(4, '-');
+    std::string host(4, '-');
+    Buffer into_device = buffer(device, 2);
+    into_device.slot.device = true;
+    into_device.slot.keys = {7};
+    pair.send("aaaa", 2);
+    pair.send("bbbb", 2);
+    CHECK((posted || pair.carry(kPrimary) == Verdict::place));
+    const GroupId first = pair.receiver.post(std::array{into_device});
+    const GroupId second = pair.receiver.post(std::array{buffer(host, 2)});
+    CHECK((!posted || pair.carry(kPrimary) == Verdict::duplicate));
+    CHECK(pair.carry(kPrimary) == Verdict::duplicate);  // of an older era
+    CHECK(pair.receiver.urgent());
+    pair.tell();
+    CHECK(pair.sender.needs_one_sided());
+    CHECK(pair.carry(kPrimary) == Verdict::place);  // the second goes on, the first may not
+    CHECK(pair.receiver.done(second));
+    CHECK(host == "bbbb");
+    CHECK_FALSE(pair.sender.take(kPrimary));
+    CHECK_FALSE(pair.receiver.done(first));
+    CHECK(device == "----");
+  }
+}
+
 TEST_CASE("a receive that is too small: what went eagerly goes again, cut to it") {
   Pair pair;
   std::string to(3, '-');

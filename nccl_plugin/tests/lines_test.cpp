@@ -31,7 +31,8 @@ CtsLine some_cts() {
 bool same(const CtsLine& one, const CtsLine& other) {
   return one.group == other.group && one.count == other.count && one.index == other.index &&
          one.slot.size == other.slot.size && one.slot.where == other.slot.where &&
-         one.slot.tag == other.slot.tag && one.slot.keys == other.slot.keys;
+         one.slot.tag == other.slot.tag && one.slot.keys == other.slot.keys &&
+         one.slot.device == other.slot.device;
 }
 
 bool same(const ProgressLine& one, const ProgressLine& other) {
@@ -129,6 +130,7 @@ TEST_CASE("lines: what is half written, or nobody wrote, is no line") {
     next.group += 256;
     next.slot.where = random();
     next.slot.tag = static_cast<std::int32_t>(random());
+    next.slot.device = random() % 2 == 0;
     next.slot.keys[random() % core::kMaxRails] = static_cast<std::uint32_t>(random());
     const Line before = round % 2 == 0 ? Line{} : encode_cts(old);
     const Line after = encode_cts(next);

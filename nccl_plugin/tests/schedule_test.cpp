@@ -170,6 +170,25 @@ TEST_CASE("schedule: a stream carries only where no one-sided path has a weight"
                 view_of(kThird, kOneSided)}) == bit(kPrimary));
 }
 
+TEST_CASE("schedule: a comm with device memory keeps to one-sided paths while any lives") {
+  constexpr PathKind kStream = PathKind::stream;
+  constexpr PathKind kOneSided = PathKind::one_sided;
+  Policy policy;
+  policy.device_memory = true;
+  // Untrusted, without a weight, or both: nothing else will do.
+  for (const bool trusted : {true, false}) {
+    for (const std::uint16_t weight : std::array<std::uint16_t, 3>{0, 1, kFullWeight}) {
+      const std::array<PathView, 2> live{view_of(kPrimary, kStream),
+                                         view_of(kOther, kOneSided, weight, trusted)};
+      CHECK(eligible(live, policy) == bit(kOther));
+      CHECK(best_kind(live, true) == kOneSided);
+    }
+  }
+  CHECK(eligible(std::array{view_of(kPrimary, kOneSided, 0), view_of(kOther, kOneSided)}, policy) ==
+        bit(kOther));
+  CHECK(eligible(std::array{view_of(kPrimary, kStream)}, policy) == bit(kPrimary));
+}
+
 TEST_CASE("schedule: the primary, then all survivors, then whatever lives") {
   const auto view = [](std::size_t a, std::size_t b, bool primary, bool trusted, int weight) {
     return PathView{path_index(a, b), primary, a == b, trusted, static_cast<std::uint16_t>(weight)};

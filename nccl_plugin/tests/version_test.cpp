@@ -128,7 +128,7 @@ TEST_CASE("wire version N works with N-1, and with the oldest, either way") {
     REQUIRE(connected(*pair.a, 1));
     CHECK(goes_out_early(pair));
   }
-  for (const int version : {kWireVersion - 1, int{kWireVersionMin}}) {
+  for (const int version : {kWireVersion - 1, int{kWireVersionEager}, int{kWireVersionMin}}) {
     for (const bool first : {true, false}) {
       CAPTURE(version);
       CAPTURE(first);
@@ -191,7 +191,7 @@ TEST_CASE("a dialler without a common version is told so, and accept() returns a
   CHECK(welcome->version_min == kWireVersionMin);
   CHECK(welcome->nonce == 77);
   ::close(fd);
-  CHECK(logged().find("wire versions 5 to 6, this one 1 to 4") != std::string::npos);
+  CHECK(logged().find("wire versions 6 to 7, this one 1 to 5") != std::string::npos);
   RecvComm* comm = nullptr;
   CHECK(net->accept(listener, &comm) == Result::remote_error);
   CHECK(comm == nullptr);
@@ -239,7 +239,7 @@ TEST_CASE("a peer without a common version is an error at once that names both")
     net->wait(2000);
   }
   CHECK(result == Result::remote_error);
-  CHECK(logged().find("wire versions 8 to 9, this one 1 to 4") != std::string::npos);
+  CHECK(logged().find("wire versions 8 to 9, this one 1 to 5") != std::string::npos);
   future.join();
   door.shut();
   // Now it is known: the next comm to that process is refused before there is one.
@@ -247,7 +247,7 @@ TEST_CASE("a peer without a common version is an error at once that names both")
   SendComm* next = nullptr;
   CHECK(net->connect(0, bytes, 0, &next) == Result::remote_error);
   CHECK(next == nullptr);
-  CHECK(logged().find("wire versions 8 to 9, this one 1 to 4") != std::string::npos);
+  CHECK(logged().find("wire versions 8 to 9, this one 1 to 5") != std::string::npos);
   CHECK(net->close(comm) == Result::success);
   net->finalize();
 }
@@ -255,11 +255,11 @@ TEST_CASE("a peer without a common version is an error at once that names both")
 TEST_CASE("connect() refuses a handle without a common version at once, and names both") {
   log_text.clear();
   CHECK(connects(kWireVersion, kWireVersion + 1, kWireVersion + 2) == Result::remote_error);
-  CHECK(logged().find("connect: peer 127.0.11.1:9 runs a plugin that speaks wire versions 5 to 6, "
-                      "this one 1 to 4") != std::string::npos);
+  CHECK(logged().find("connect: peer 127.0.11.1:9 runs a plugin that speaks wire versions 6 to 7, "
+                      "this one 1 to 5") != std::string::npos);
   log_text.clear();
   CHECK(connects(kWireVersion - 1, kWireVersion, kWireVersion) == Result::remote_error);
-  CHECK(logged().find("wire versions 4 to 4, this one 1 to 3") != std::string::npos);
+  CHECK(logged().find("wire versions 5 to 5, this one 1 to 4") != std::string::npos);
   // One in common is enough: the next release drops the oldest, the one before lacks the newest.
   CHECK(connects(kWireVersion, kWireVersion, kWireVersion + 1) == Result::success);
   CHECK(connects(kWireVersion, kWireVersionMin, kWireVersionUnsafe) == Result::success);

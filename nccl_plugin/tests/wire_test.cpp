@@ -115,7 +115,7 @@ TEST_CASE("hello: versions") {
   odd.kind = HelloKind::one_sided;
   odd.beside = false;
   CHECK_FALSE(decode_hello(encode(odd, secret), secret)->beside);
-  odd.version_max = kWireVersion - 1;  // has no such paths
+  odd.version_max = kWireVersionOneSided - 1;  // has no such paths
   CHECK_FALSE(decode_hello(encode(odd, secret), secret));
   odd = hello();
   odd.initiator_rail = 4;
@@ -334,6 +334,7 @@ TEST_CASE("frames: a CTS has a key for each rail, and is as it was where it has 
   CHECK(plain.size() == kFrameHeaderSize + 9 + 2 * kSlotSize);
   cts.slots[0].where = 0x0102030405060708;
   cts.slots[1].keys = {1, 0, 3, 4, 5, 6, 7, 0xfffffffe};
+  cts.slots[1].device = true;
   Bytes keyed;
   append_cts(keyed, 5, cts);
   CHECK(keyed.size() == plain.size() + 2 * kKeysSize);
@@ -346,6 +347,8 @@ TEST_CASE("frames: a CTS has a key for each rail, and is as it was where it has 
   CHECK(back->slots[0].tag == -3);
   CHECK(back->slots[0].keys == core::Slot{}.keys);
   CHECK(back->slots[1].keys == cts.slots[1].keys);
+  CHECK_FALSE(back->slots[0].device);
+  CHECK(back->slots[1].device);
   CHECK_FALSE(decode_cts(body.first(body.size() - 1)));
 
   StateFrame frame;
@@ -355,6 +358,7 @@ TEST_CASE("frames: a CTS has a key for each rail, and is as it was where it has 
   const auto read = decode_state(std::span<const std::byte>(state).subspan(kFrameHeaderSize));
   REQUIRE(read);
   CHECK(read->state.groups[0].cts.slots[1].keys == cts.slots[1].keys);
+  CHECK(read->state.groups[0].cts.slots[1].device);
 }
 
 TEST_CASE("frames: terms are short, and opaque") {
@@ -386,6 +390,7 @@ TEST_CASE("frames: what a version has") {
   }
   CHECK_FALSE(speaks(kWireVersionMin, FrameType::terms));
   CHECK_FALSE(speaks(kWireVersionEager, FrameType::terms));
+  CHECK(speaks(kWireVersionOneSided, FrameType::terms));
   CHECK(speaks(kWireVersion, FrameType::terms));
 }
 

@@ -5,7 +5,7 @@
 //   8  u64     group
 //   16 u32[8]  rkey by the receiver's rail; 0: none there
 //   48 u48     size, bytes
-//   54 u8      bits 0..2 slot, bits 3..5 count - 1
+//   54 u8      bits 0..2 slot, bits 3..5 count - 1, bit 6: device memory (wire version 5)
 //   55 u8      LineKind::cts
 //   56 i32     tag
 //   60 u32     checksum
@@ -33,7 +33,8 @@ inline Line encode_cts(const CtsLine& cts) {
   put(line, 8, cts.group);
   put(line, 16, cts.slot.keys);
   const std::uint64_t size = cts.slot.size | std::uint64_t{cts.index} << 48U |
-                             static_cast<std::uint64_t>(cts.count - 1) << 51U;
+                             static_cast<std::uint64_t>(cts.count - 1) << 51U |
+                             static_cast<std::uint64_t>(cts.slot.device) << 54U;
   put(line, 48, size);
   put(line, 56, cts.slot.tag);
   seal(line, LineKind::cts);
@@ -53,8 +54,9 @@ inline std::optional<CtsLine> decode_cts(LineBytes line) {
   cts.slot.size = size & kCtsSizeMax;
   cts.index = static_cast<std::uint8_t>(size >> 48U & 7U);
   cts.count = static_cast<std::uint8_t>((size >> 51U & 7U) + 1);
+  cts.slot.device = (size >> 54U & 1U) != 0;
   cts.slot.tag = get<std::int32_t>(line, 56);
-  return (size >> 54U & 3U) == 0 && cts.index < cts.count ? std::optional(cts) : std::nullopt;
+  return (size >> 55U & 1U) == 0 && cts.index < cts.count ? std::optional(cts) : std::nullopt;
 }
 
 static_assert(core::kMaxRails == 8 && core::kMaxSlots == 8);

@@ -1,5 +1,5 @@
-// May NICs read and write GPU memory by themselves (GPUDirect RDMA)? Unproved on hardware: nothing
-// is offered to NCCL on the strength of it yet.
+// May NICs read and write GPU memory by themselves (GPUDirect RDMA)? Unproved on hardware: NCCL is
+// told only with FABRIC_GPUDIRECT=1.
 #pragma once
 
 #include <string>

@@ -110,7 +110,7 @@ const Region* LinkOut::known(core::Region region) const {
 bool LinkOut::send(const core::Outgoing& chunk, host::SendProgress& progress) {
   const Region* region = known(chunk.region);
   const std::uint32_t length = chunk.header.length;
-  const bool inlined = length <= connection_->pair().inline_bytes();
+  const bool inlined = length <= connection_->pair().inline_bytes() && !chunk.device;
   if (length != 0 && (chunk.key == 0 || (region == nullptr && !inlined))) {
     memory_fault_ = true;
     die(pages::PathDownReason::socket_error,
@@ -124,7 +124,8 @@ bool LinkOut::send(const core::Outgoing& chunk, host::SendProgress& progress) {
               region == nullptr ? 0 : region->local_key(),
               chunk.where,
               chunk.key,
-              encode_immediate(chunk.header.group, chunk.header.slot, chunk.chunk, chunk.last)};
+              encode_immediate(chunk.header.group, chunk.header.slot, chunk.chunk, chunk.last),
+              chunk.device};
   if (settings_.split_from != 0 && length >= settings_.split_from && !chunk.last) {
     Write bulk = write;
     bulk.immediate.reset();

@@ -45,14 +45,15 @@ void PathHistory::lost_after(std::int64_t lived, std::int64_t now) {
   }
 }
 
-bool PathHistory::backs_off(std::int64_t now) const {
+bool PathHistory::backs_off(std::int64_t now, bool needed) const {
   const std::scoped_lock lock(mutex_);
   if (failures_ < kTries) {
     return false;
   }
   const std::uint32_t again = memory_faults_ == 0 ? 0 : memory_faults_ - 1;
   const std::uint32_t doublings = std::min(std::max(failures_ - kTries, again), kMostDoublings);
-  return now - failed_at_ < std::min(kBackoffNs << doublings, kBackoffMaxNs);
+  const std::int64_t backoff = std::min(kBackoffNs << doublings, kBackoffMaxNs);
+  return now - failed_at_ < (needed ? kBackoffNs : backoff);
 }
 
 std::uint32_t PathHistory::short_lives() const {

@@ -32,8 +32,9 @@ class PathHistory {
   // A connection carried its path, or could have, for `lived` ns, and was lost.
   void lost_after(std::int64_t lived, std::int64_t now);
 
-  // Is it too early to try verbs again?
-  [[nodiscard]] bool backs_off(std::int64_t now) const;
+  // Is it too early to try verbs again? `needed`: nothing else will do, and it is tried again
+  // after kBackoffNs however often it failed.
+  [[nodiscard]] bool backs_off(std::int64_t now, bool needed = false) const;
   // Connections in a row that died young, less those that did not.
   [[nodiscard]] std::uint32_t short_lives() const;
 

@@ -200,7 +200,7 @@ Posted QueuePair::post_write(const Write& write) {
   request.num_sge = write.length == 0 ? 0 : 1;
   request.opcode = write.immediate ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
   request.send_flags = IBV_SEND_SIGNALED;
-  if (write.length != 0 && write.length <= inline_bytes_) {
+  if (write.length != 0 && write.length <= inline_bytes_ && !write.device) {
     request.send_flags |= IBV_SEND_INLINE;
   }
   request.imm_data = htobe32(write.immediate.value_or(0));

@@ -57,6 +57,7 @@ struct Write {
   std::uint64_t address = 0;
   std::uint32_t remote_key = 0;
   std::optional<std::uint32_t> immediate;  // host order; takes a receive of the peer
+  bool device = false;                     // no CPU reads `data`: it never goes inline
 };
 
 class QueuePair {

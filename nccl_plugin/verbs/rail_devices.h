@@ -32,6 +32,8 @@ class RailDevices {
   void find(std::span<const RailName> rails, std::string& notes);
   // Null: this rail has no RDMA device now.
   [[nodiscard]] RailPort* port(std::size_t rail);
+  // As found last, though it may be gone.
+  [[nodiscard]] const RailPort* found(std::size_t rail) const { return ports_[rail].get(); }
   [[nodiscard]] std::vector<std::shared_ptr<Device>> devices() const;
 
   // Between two calls of find(), which takes milliseconds for each device: longer the longer a rail

@@ -9,7 +9,7 @@
 
 namespace fabric::verbs {
 
-// A GPU's memory as the kernel hands it between drivers: `fd` covers the buffer from `offset`.
+// A GPU's memory as the kernel hands it between drivers: in `fd` the first page is at `offset`.
 struct DmaBuf {
   int fd = -1;
   std::uint64_t offset = 0;

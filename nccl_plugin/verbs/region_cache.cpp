@@ -81,13 +81,13 @@ std::shared_ptr<const RegisteredBuffer> RegionCache::make_apart(void* address, s
 
 std::shared_ptr<const RegisteredBuffer> RegionCache::renew(
     std::shared_ptr<const RegisteredBuffer> held, void* address, std::size_t length,
-    std::int64_t now) {
+    std::int64_t now, const DmaBuf* dmabuf) {
   const std::lock_guard lock(mutex_);
   if (serves_all(*held) || now < held->renew_at_) {
     return held;
   }
   Error refusal;
-  if (auto anew = acquire_locked(pages_of(address, length), refusal)) {
+  if (auto anew = acquire_locked(pages_of(address, length), refusal, dmabuf)) {
     return anew;
   }
   held->renew_pause_ = std::clamp(2 * held->renew_pause_, kRenewLeastNs, kRenewMostNs);
@@ -98,13 +98,14 @@ std::shared_ptr<const RegisteredBuffer> RegionCache::renew(
 std::shared_ptr<const RegisteredBuffer> RegionCache::acquire(void* address, std::size_t length,
                                                              Error& error, const DmaBuf* dmabuf) {
   const std::lock_guard lock(mutex_);
-  if (dmabuf != nullptr) {
-    return make({reinterpret_cast<std::uintptr_t>(address), length}, error, dmabuf);
-  }
-  return acquire_locked(pages_of(address, length), error);
+  return acquire_locked(pages_of(address, length), error, dmabuf);
 }
 
-std::shared_ptr<RegisteredBuffer> RegionCache::acquire_locked(const Pages& pages, Error& error) {
+std::shared_ptr<RegisteredBuffer> RegionCache::acquire_locked(const Pages& pages, Error& error,
+                                                              const DmaBuf* dmabuf) {
+  if (dmabuf != nullptr) {
+    return make(pages, error, dmabuf);
+  }
   const std::uintptr_t first = pages.first;
   const std::uintptr_t end = first + pages.length;
   trim_locked();

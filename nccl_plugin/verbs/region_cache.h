@@ -42,7 +42,8 @@ class RegionCache {
   explicit RegionCache(std::vector<std::shared_ptr<Device>> devices, bool relaxed);
 
   // Any thread. The whole pages of [address, address + length); null when every device refused, or
-  // there is none: `error` is the first refusal. A dmabuf is registered as given and never shared.
+  // there is none: `error` is the first refusal. A dmabuf is never shared, and its offset is that
+  // of the first page.
   std::shared_ptr<const RegisteredBuffer> acquire(void* address, std::size_t length, Error& error,
                                                   const DmaBuf* dmabuf = nullptr);
   // As acquire(), but shared with nobody, and so never one of memory that was freed since.
@@ -51,8 +52,8 @@ class RegionCache {
   // A buffer that acquire() gave for the same memory, or one in its place where a device has come
   // since. While all devices refuse, that is tried again after 1 s, and then ever seldomer.
   std::shared_ptr<const RegisteredBuffer> renew(std::shared_ptr<const RegisteredBuffer> held,
-                                                void* address, std::size_t length,
-                                                std::int64_t now);
+                                                void* address, std::size_t length, std::int64_t now,
+                                                const DmaBuf* dmabuf = nullptr);
   static constexpr std::int64_t kRenewLeastNs = 1'000'000'000;
   static constexpr std::int64_t kRenewMostNs = 60'000'000'000;
   // Rails have other devices from now on. Buffers that are registered already keep to what they
@@ -77,7 +78,8 @@ class RegionCache {
 
   static Pages pages_of(const void* address, std::size_t length);
   std::shared_ptr<RegisteredBuffer> make(const Pages& pages, Error& error, const DmaBuf* dmabuf);
-  std::shared_ptr<RegisteredBuffer> acquire_locked(const Pages& pages, Error& error);
+  std::shared_ptr<RegisteredBuffer> acquire_locked(const Pages& pages, Error& error,
+                                                   const DmaBuf* dmabuf);
   void trim_locked();
   [[nodiscard]] bool serves_all(const RegisteredBuffer& buffer) const;
 

@@ -1,5 +1,6 @@
 #include "verbs/transport.h"
 
+#include <fcntl.h>
 #include <sys/random.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include "host/monotonic.h"
 #include "verbs/copy_pool.h"
 #include "verbs/flush_reads.h"
+#include "verbs/gdr.h"
 
 namespace fabric::verbs {
 
@@ -48,20 +50,29 @@ std::uint32_t random_word() {
 
 class HeldRegion final : public host::TransportRegion {
  public:
-  HeldRegion(std::shared_ptr<const RegisteredBuffer> buffer, std::span<std::byte> memory)
-      : buffer_(std::move(buffer)), memory_(memory) {}
+  // `dmabuf`: the memory's, a descriptor of its own; -1: it has none.
+  HeldRegion(std::shared_ptr<const RegisteredBuffer> buffer, std::span<std::byte> memory,
+             host::Fd dmabuf, std::uint64_t dmabuf_offset)
+      : buffer_(std::move(buffer)),
+        memory_(memory),
+        dmabuf_(std::move(dmabuf)),
+        offset_(dmabuf_offset) {}
   [[nodiscard]] bool covers(const std::byte* data, std::size_t size) const {
     return data >= memory_.data() && data + size <= memory_.data() + memory_.size();
   }
   // With the devices that are here now: one that was unplugged may be back.
   const std::shared_ptr<const RegisteredBuffer>& buffer(RegionCache& cache) {
-    buffer_ = cache.renew(std::move(buffer_), memory_.data(), memory_.size(), host::monotonic_ns());
+    const DmaBuf dmabuf{dmabuf_.get(), offset_};
+    buffer_ = cache.renew(std::move(buffer_), memory_.data(), memory_.size(), host::monotonic_ns(),
+                          dmabuf.fd < 0 ? nullptr : &dmabuf);
     return buffer_;
   }
 
  private:
   std::shared_ptr<const RegisteredBuffer> buffer_;
   std::span<std::byte> memory_;  // as the caller registered it
+  host::Fd dmabuf_;
+  std::uint64_t offset_;
 };
 
 host::Registration registration_of(const std::shared_ptr<const RegisteredBuffer>& buffer) {
@@ -125,8 +136,10 @@ class HalfIn final : public host::HalfLink<host::LinkIn> {
 
 }  // namespace
 
-VerbsTransport::VerbsTransport(host::Context& context, const Functions& verbs)
+VerbsTransport::VerbsTransport(host::Context& context, const Functions& verbs,
+                               const std::string& root)
     : context_(context),
+      root_(root),
       devices_(verbs, rules_of(context.params, context.params.complaints),
                settings_of(context.params)) {
   const host::Params& params = context.params;
@@ -162,7 +175,11 @@ LinkSettings VerbsTransport::settings_of_rail(std::size_t rail) {
 }
 
 std::unique_ptr<VerbsTransport> VerbsTransport::make(host::Context& context, const Functions* verbs,
-                                                     const std::string& missing) {
+                                                     const std::string& missing,
+                                                     const std::string& root) {
+  if (context.params.gpudirect && !context.params.verbs) {
+    context.say(LogLevel::warn, "FABRIC_GPUDIRECT=1 has no effect without FABRIC_VERBS=1");
+  }
   if (!context.params.verbs) {
     context.say(LogLevel::info, "verbs: off (FABRIC_VERBS=1 turns it on); all paths are TCP");
     return nullptr;
@@ -175,7 +192,7 @@ std::unique_ptr<VerbsTransport> VerbsTransport::make(host::Context& context, con
     context.say(LogLevel::info, "verbs: " + missing + "; all paths are TCP");
     return nullptr;
   }
-  std::unique_ptr<VerbsTransport> made(new VerbsTransport(context, *verbs));
+  std::unique_ptr<VerbsTransport> made(new VerbsTransport(context, *verbs, root));
   made->find();
   auto devices = made->devices_.devices();
   if (std::all_of(devices.begin(), devices.end(),
@@ -273,16 +290,42 @@ std::shared_ptr<PathHistory> VerbsTransport::history(const host::LinkSetup& setu
   return found;
 }
 
+// Asked before any comm is there, and so of the devices that are here at the start.
+int VerbsTransport::memory_kinds(std::size_t local_rail) const {
+  const RailPort* found = context_.params.gpudirect ? devices_.found(local_rail) : nullptr;
+  if (found == nullptr) {
+    return kMemoryHost;
+  }
+  const GpuSupport support = gpu_support(*found->device(), root_);
+  return kMemoryHost | (support.peer_memory ? kMemoryCuda : 0) |
+         (support.dmabuf ? kMemoryDmaBuf : 0);
+}
+
 std::unique_ptr<host::TransportRegion> VerbsTransport::register_memory(const MemoryRange& range,
                                                                        std::string& why) {
-  if ((range.kind & ~kMemoryHost) != 0) {
-    why = "device memory over verbs is not offered yet";
+  const bool device = (range.kind & ~kMemoryHost) != 0;
+  if (device && !context_.params.gpudirect) {
+    why = "device memory needs FABRIC_GPUDIRECT=1";
     return nullptr;
   }
+  host::Fd descriptor;
+  if (range.kind == kMemoryDmaBuf) {
+    // The caller closes its own, and a device that comes back has to be told of the memory anew.
+    descriptor = host::Fd(::fcntl(range.dmabuf, F_DUPFD_CLOEXEC, 0));
+    if (descriptor.get() < 0) {
+      why = "descriptor " + std::to_string(range.dmabuf) + " is no dmabuf";
+      return nullptr;
+    }
+  }
+  const DmaBuf dmabuf{descriptor.get(), range.dmabuf_offset};
   Error error;
-  auto buffer = range.size == 0 ? nullptr : regions_->acquire(range.data, range.size, error);
+  auto buffer = range.size == 0 ? nullptr
+                                : regions_->acquire(range.data, range.size, error,
+                                                    dmabuf.fd < 0 ? nullptr : &dmabuf);
   if (buffer == nullptr) {
-    if (range.size != 0) {
+    if (device) {
+      why = range.size == 0 ? "it is empty" : error.text;
+    } else if (range.size != 0) {
       context_.say(LogLevel::warn, "verbs: " + error.text + "; this buffer goes over TCP");
     }
     return nullptr;
@@ -291,7 +334,8 @@ std::unique_ptr<host::TransportRegion> VerbsTransport::register_memory(const Mem
     context_.say(LogLevel::warn, "verbs: " + refusal.text + "; this buffer goes over other rails");
   }
   return std::make_unique<HeldRegion>(std::move(buffer),
-                                      std::span(static_cast<std::byte*>(range.data), range.size));
+                                      std::span(static_cast<std::byte*>(range.data), range.size),
+                                      std::move(descriptor), range.dmabuf_offset);
 }
 
 std::shared_ptr<Refusals> VerbsTransport::refusals(const host::LinkSetup& setup) {
@@ -309,7 +353,7 @@ bool VerbsTransport::wants_back(const host::LinkSetup& setup) {
   const std::int64_t now = host::monotonic_ns();
   const auto known = histories_.find({setup.comm, setup.path, End::sender});
   const auto refused = refusals_.find({setup.peer, setup.remote_rail});
-  return (known == histories_.end() || !known->second->backs_off(now)) &&
+  return (known == histories_.end() || !known->second->backs_off(now, setup.needed)) &&
          (refused == refusals_.end() || !refused->second->holds(now)) &&
          port(setup.local_rail) != nullptr;
 }
@@ -319,7 +363,7 @@ std::unique_ptr<host::HalfLink<host::LinkOut>> VerbsTransport::dial(const host::
   auto refused = refusals(setup);
   RailPort* rail = port(setup.local_rail);
   const std::int64_t now = host::monotonic_ns();
-  if (rail == nullptr || known->backs_off(now) || refused->holds(now)) {
+  if (rail == nullptr || known->backs_off(now, setup.needed) || refused->holds(now)) {
     return nullptr;
   }
   Error error;

@@ -44,9 +44,10 @@ class Refusals {
 class VerbsTransport final : public host::Transport, public host::Memory {
  public:
   // Null when no rail has a device now, or verbs is off; says why in the log. `verbs`: the table;
-  // null: there is no libibverbs, and `missing` says so.
+  // null: there is no libibverbs, and `missing` says so. `root`: of the file system, for tests.
   static std::unique_ptr<VerbsTransport> make(host::Context& context, const Functions* verbs,
-                                              const std::string& missing);
+                                              const std::string& missing,
+                                              const std::string& root = "");
 
   [[nodiscard]] host::TransportKind kind() const override { return host::TransportKind::verbs; }
   std::unique_ptr<host::HalfLink<host::LinkOut>> dial(const host::LinkSetup& setup) override;
@@ -56,6 +57,7 @@ class VerbsTransport final : public host::Transport, public host::Memory {
   [[nodiscard]] std::uint32_t credits() const override {
     return settings_.receive_depth - LinkIn::kSpareReceives;
   }
+  [[nodiscard]] int memory_kinds(std::size_t local_rail) const override;
   std::unique_ptr<host::TransportRegion> register_memory(const MemoryRange& range,
                                                          std::string& why) override;
   std::unique_ptr<host::Flush> flush(std::span<const host::FlushBuffer> buffers,
@@ -70,7 +72,7 @@ class VerbsTransport final : public host::Transport, public host::Memory {
   std::unique_ptr<core::CopyPool> make_copy_pool() override;
 
  private:
-  VerbsTransport(host::Context& context, const Functions& verbs);
+  VerbsTransport(host::Context& context, const Functions& verbs, const std::string& root);
   RailPort* port(std::size_t rail);
   void find();
   Elsewhere elsewhere(std::size_t rail);
@@ -80,6 +82,7 @@ class VerbsTransport final : public host::Transport, public host::Memory {
   std::shared_ptr<PathHistory> history(const host::LinkSetup& setup, End end);
 
   host::Context& context_;
+  const std::string root_;
   std::array<std::shared_ptr<Reaper>, core::kMaxRails> reapers_;
   std::array<std::shared_ptr<FlushRail>, core::kMaxRails> flushes_;
   RailDevices devices_;

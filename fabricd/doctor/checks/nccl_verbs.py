@@ -111,6 +111,12 @@ def _devices(facts: HostFacts, environment: NcclEnvironment) -> Iterator[Finding
 
 def _off(facts: HostFacts, environment: NcclEnvironment, hca: str | None) -> Iterator[Finding]:
     """Variables that turn verbs off on a host that has them."""
+    if environment.value("FABRIC_GPUDIRECT") == "1" and environment.value("FABRIC_VERBS") != "1":
+        yield Finding(
+            Severity.WARNING, environment.source,
+            "FABRIC_GPUDIRECT=1 has no effect without FABRIC_VERBS=1.",
+            "Set both on every rank, or neither.",
+        )  # fmt: skip
     if not facts.verbs:
         return
     disabled = environment.value("NCCL_IB_DISABLE") == "1"

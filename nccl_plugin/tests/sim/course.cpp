@@ -91,6 +91,20 @@ void World::strand() {
   }
 }
 
+// What no stream may carry has to arrive as well: whoever connects again is one-sided.
+void World::end_streams() {
+  if (!mixed_ || !job_.devices()) {
+    return;
+  }
+  for (const PathIndex index : indices_) {
+    Path& path = paths_[index];
+    if (path.sender_live && !path.one_sided) {
+      lose(index);
+    }
+    streams_until_[index] = sender_.epoch(index);
+  }
+}
+
 void World::refuse(PathIndex index) {
   Path& path = paths_[index];
   path.refused = true;
@@ -219,6 +233,7 @@ void World::run() {
                           static_cast<int>(std::max(kFewPaths, indices_.size()));
   phase_ = Phase::few;
   strand();
+  end_streams();
   if (!play_on(phase_steps, finished)) {
     finding_.expect(false, "a path lives, and not everything arrives");
     return;

@@ -52,7 +52,9 @@ enum class Seen : std::uint8_t {
   fails_again,          // a chunk that had been sent again was lost again
   fails_third,          // and once more
   kind_changed,         // a chunk was lost on a path of one kind, and went again on another's
-  device_memory,        // a message that may not be copied
+  device_source,        // a message from memory that no CPU reads
+  device_target,        // a receive into memory that no CPU writes
+  waits_for_one_sided,  // a stream is asked for a chunk, and has only such
   registered_copy,      // a message copied into the transport's pool
   count,
 };
@@ -101,7 +103,9 @@ inline constexpr std::array<const char*, kSeenCount> kSeenNames{
     "second failures",
     "third failures",
     "replays on a path of the other kind",
-    "device memory",
+    "device memory sent",
+    "device memory filled",
+    "streams that may not carry",
     "registered copies",
 };
 

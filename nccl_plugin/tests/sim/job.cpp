@@ -34,8 +34,13 @@ void Random::fill(std::vector<std::byte>& bytes) {
   }
 }
 
-Job::Job(Random& random, core::SendCore& sender, core::ReceiveCore& receiver, Finding& finding)
-    : random_(random), sender_(sender), receiver_(receiver), finding_(finding) {
+Job::Job(Random& random, core::SendCore& sender, core::ReceiveCore& receiver, Finding& finding,
+         bool devices)
+    : random_(random),
+      devices_(devices && !random.one_in(3)),
+      sender_(sender),
+      receiver_(receiver),
+      finding_(finding) {
   ranks_.resize(random.one_in(2) ? 1 : 2 + random.pick(kMostRanks - 1));
   const bool plain = random.one_in(2);
   for (Rank& rank : ranks_) {
@@ -81,8 +86,10 @@ void Job::plan_slot(std::size_t at, Rank& rank, std::size_t size, std::size_t ro
   random_.fill(message.bytes);
   message.buffer = message.bytes;
   message.copyable = !random_.one_in(8);
+  message.device = devices_ && random_.one_in(8);
   receive.buffers.emplace_back(size + room);
   receive.tags.push_back(rank.tag);
+  receive.device.push_back(devices_ && random_.one_in(8));
   receive.messages.push_back(messages_.size() - 1);
   rank.messages.push_back(messages_.size() - 1);
 }
@@ -98,8 +105,9 @@ void Job::post_send() {
     }
     Message& message = messages_[rank.messages[rank.sent]];
     const auto no_copy = random_.one_in(2) ? core::NoCopy::take : core::NoCopy::refuse;
-    const auto sequence = sender_.post(message.buffer.data(), message.buffer.size(), rank.tag, 0,
-                                       no_copy, {message.buffer.data(), message.copyable});
+    const auto sequence =
+        sender_.post(message.buffer.data(), message.buffer.size(), rank.tag, 0, no_copy,
+                     {message.buffer.data(), message.copyable, message.device});
     if (sequence) {  // else too many small ones are under way
       message.sequence = *sequence;
       message.posted = true;
@@ -119,6 +127,7 @@ void Job::post_receive() {
     buffers[slot].data = receive.buffers[slot].data();
     buffers[slot].slot.size = receive.buffers[slot].size();
     buffers[slot].slot.tag = receive.tags[slot];
+    buffers[slot].slot.device = receive.device[slot];
     buffers[slot].slot.where = address_of(posted_ - 1, slot);
     for (std::size_t rail = 0; rail < core::kMaxRails; ++rail) {
       buffers[slot].slot.keys[rail] = key_of(posted_ - 1, slot, rail);
@@ -159,7 +168,7 @@ void Job::complete() {
       continue;
     }
     message.done = true;
-    if (message.bytes.size() > core::kCopyLimit || !message.copyable) {
+    if (message.bytes.size() > core::kCopyLimit || !message.copyable || message.device) {
       const Receive& receive = receives_[message.receive];
       finding_.expect(receive.done || std::equal(message.bytes.begin(), message.bytes.end(),
                                                  receive.buffers[message.slot].begin()),
@@ -206,9 +215,15 @@ bool Job::has_empty() const {
                      [](const Message& message) { return message.bytes.empty(); });
 }
 
-bool Job::has_device_memory() const {
+bool Job::sends_device_memory() const {
   return std::any_of(messages_.begin(), messages_.end(),
-                     [](const Message& message) { return !message.copyable; });
+                     [](const Message& message) { return message.device; });
+}
+
+bool Job::fills_device_memory() const {
+  return std::any_of(receives_.begin(), receives_.end(), [](const Receive& receive) {
+    return std::find(receive.device.begin(), receive.device.end(), true) != receive.device.end();
+  });
 }
 
 bool Job::has_short() const {

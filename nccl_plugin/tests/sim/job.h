@@ -51,7 +51,9 @@ class Finding {
 
 class Job {
  public:
-  Job(Random& random, core::SendCore& sender, core::ReceiveCore& receiver, Finding& finding);
+  // `devices`: some messages come from device memory or go there.
+  Job(Random& random, core::SendCore& sender, core::ReceiveCore& receiver, Finding& finding,
+      bool devices);
 
   void post_send();     // the next message of any rank that has one left, if the core takes it
   void post_receive();  // the next receive, if one is left
@@ -66,7 +68,9 @@ class Job {
   [[nodiscard]] bool has_empty() const;
   [[nodiscard]] bool has_short() const;
   [[nodiscard]] bool has_ranks() const { return ranks_.size() > 1; }
-  [[nodiscard]] bool has_device_memory() const;
+  [[nodiscard]] bool devices() const { return devices_; }  // may have device memory
+  [[nodiscard]] bool sends_device_memory() const;
+  [[nodiscard]] bool fills_device_memory() const;
   void check_end();
 
  private:
@@ -77,6 +81,7 @@ class Job {
     std::vector<std::byte> buffer;  // the caller's: overwritten as soon as that is allowed
     core::Sequence sequence = 0;
     bool copyable = true;
+    bool device = false;
     bool posted = false;
     bool done = false;
   };
@@ -89,6 +94,7 @@ class Job {
     std::vector<std::vector<std::byte>> buffers;
     std::vector<std::size_t> messages;  // by slot
     std::vector<std::int32_t> tags;     // by slot
+    std::vector<bool> device;           // by slot
     core::GroupId group = 0;
     bool done = false;
     bool forgotten = false;
@@ -99,6 +105,7 @@ class Job {
   void check(const Receive& receive);
 
   Random& random_;
+  const bool devices_;
   bool asks_late_ = false;
   bool floods_ = false;  // more small messages than the copy budget holds
   core::SendCore& sender_;

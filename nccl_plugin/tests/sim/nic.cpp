@@ -30,6 +30,9 @@ PathKind World::kind_of(PathIndex index, Epoch epoch) const {
   if (!mixed_) {
     return one_sided_ ? PathKind::one_sided : PathKind::stream;
   }
+  if (epoch > streams_until_[index]) {
+    return PathKind::one_sided;
+  }
   const std::uint64_t mixed =
       (kinds_ ^ (std::uint64_t{index} << 32U | epoch)) * 0x9e3779b97f4a7c15ULL;
   return (mixed >> 63U) != 0 ? PathKind::one_sided : PathKind::stream;

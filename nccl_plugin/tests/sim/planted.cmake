@@ -35,8 +35,9 @@ if(name STREQUAL send_core.cpp)
         [=[slot.keys[is(Fault::key_of_other_rail) ? sender_rail(path) : receiver_rail(path)]]=])
   plant([=[message.region = pool_ ==]=]
         [=[if (!is(Fault::region_of_caller)) message.region = pool_ ==]=])
-  plant([=[origin.copyable && size]=]
-        [=[(origin.copyable || is(Fault::device_memory_copied)) && size]=])
+  plant([=[!origin.device && size]=]
+        [=[(!origin.device || is(Fault::device_memory_copied)) && size]=])
+  plant([=[!message->no_stream :]=] [=[!message->no_stream || is(Fault::device_on_stream) :]=])
 elseif(name STREQUAL send_core_answers.cpp)
   plant([=[if (!path.fencing || epoch != path.fence) {
     return std::nullopt;
@@ -72,6 +73,8 @@ elseif(name STREQUAL send_core_answers.cpp)
   plant([=[    open_below(below);]=]
         [=[    if (!is(Fault::lost_cts_missed)) open_below(below);]=])
 elseif(name STREQUAL receive_core.cpp)
+  plant([=[&& !group.pieces[0].buffer.slot.device;]=]
+        [=[&& (!group.pieces[0].buffer.slot.device || is(Fault::device_guessed));]=])
   plant([=[if (!piece.chunks[chunk]) {]=]
         [=[if (!piece.chunks[chunk] || (is(Fault::report_leaves_out) && chunk % 2 == 1)) {]=])
 elseif(name STREQUAL receive_core_arrivals.cpp)
@@ -87,10 +90,9 @@ elseif(name STREQUAL receive_core_arrivals.cpp)
         [=[if (!is(Fault::retired_connection_returns)) {
       path.floor = std::max(path.floor, path.current + 1);
     }]=])
-  plant([=[return guess.era == group->era && group->count == 1 &&
-         group->pieces[0].buffer.slot.tag == guess.tag;]=]
+  plant([=[return guess.era == group->era && group->count == 1 && !slot.device && slot.tag == guess.tag;]=]
         [=[return (guess.era == group->era || is(Fault::era_not_looked_at)) && group->count == 1 &&
-         (group->pieces[0].buffer.slot.tag == guess.tag || is(Fault::guess_not_compared));]=])
+         !slot.device && (slot.tag == guess.tag || is(Fault::guess_not_compared));]=])
   plant([=[!(path.open || path.retiring);]=]
         [=[!(path.open || (path.retiring && !is(Fault::fence_not_awaited)));]=])
   plant([=[if (path.retiring) {]=]

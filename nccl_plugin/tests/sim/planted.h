@@ -52,6 +52,8 @@ enum class Fault {
   landed_rails_missed,   // which NICs landed is not noted
   stream_beside,         // a stream carries beside a one-sided path
   device_memory_copied,  // memory that the CPU may not read is copied
+  device_on_stream,      // or a stream carries it
+  device_guessed,        // the receiver takes what went eagerly to belong there
 };
 
 struct Planted {
@@ -105,6 +107,8 @@ inline constexpr std::array kPlanted{
     Planted{Fault::landed_rails_missed, "the NICs that landed are not noted"},
     Planted{Fault::stream_beside, "a stream carries beside a one-sided path"},
     Planted{Fault::device_memory_copied, "device memory is copied"},
+    Planted{Fault::device_on_stream, "a stream carries device memory"},
+    Planted{Fault::device_guessed, "a receive into device memory is guessed"},
 };
 
 inline Fault planted = Fault::none;  // the one switched on

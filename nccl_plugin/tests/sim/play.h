@@ -45,6 +45,7 @@ class World {
   void trouble();
   void heal();
   void strand();
+  void end_streams();
   void refuse(core::PathIndex index);
   void notice(core::PathIndex index);
   void close_reported();
@@ -88,9 +89,11 @@ class World {
 
   Random random_;
   Finding finding_;
-  bool one_sided_ = false;      // all paths are
-  bool mixed_ = false;          // or each connection is of one kind or the other
-  std::uint64_t kinds_ = 0;     // which
+  bool one_sided_ = false;   // all paths are
+  bool mixed_ = false;       // or each connection is of one kind or the other
+  std::uint64_t kinds_ = 0;  // which
+  // Up to this epoch; later ones are all one-sided.
+  std::array<core::Epoch, core::kMaxPaths> streams_until_{};
   std::optional<Copies> pool_;  // else small messages are copied to the heap
   core::SendCore sender_;
   core::ReceiveCore receiver_{kChunk};

@@ -47,7 +47,9 @@ void Steering::well(std::int64_t now) {
   }
   weight_.fill(kFullWeight);
   trusted_ = ~PathSet{0};
+  const bool device_memory = policy_.device_memory;
   policy_ = {};
+  policy_.device_memory = device_memory;
   policy_.stripe = true;
   // A chunk on a path of weight 1 counts as much as thousands on the others: more than the schedule
   // still has.

@@ -26,6 +26,8 @@ class Steering {
   // One end hears something else than before. True: nothing any more.
   bool update(std::int64_t now);
   [[nodiscard]] bool contradict() const;
+  // The comm has what no stream may carry.
+  void with_device_memory() { policy_.device_memory = true; }
   // Nothing is wrong any more, and all paths of the same rail at both ends share.
   void well(std::int64_t now);
   // Is this path, connected since `since`, to be given up at this end?

@@ -21,8 +21,9 @@ World::World(std::uint64_t seed)
       mixed_(!one_sided_ && random_.one_in(2)),
       kinds_(random_.pick(~std::size_t{0})),
       sender_(kChunk, pool()),
-      job_(random_, sender_, receiver_, finding_),
+      job_(random_, sender_, receiver_, finding_, one_sided_ || mixed_),
       steering_(random_, indices_) {
+  streams_until_.fill(~Epoch{0});
   pings_ = random_.one_in(2);
   by_policy_ = random_.one_in(2);
   const bool eager = !one_sided_ && !random_.one_in(3);
@@ -34,7 +35,8 @@ World::World(std::uint64_t seed)
   saw(Seen::several_ranks, job_.has_ranks());
   saw(Seen::empty_message, job_.has_empty());
   saw(Seen::short_message, job_.has_short());
-  saw(Seen::device_memory, job_.has_device_memory());
+  saw(Seen::device_source, job_.sends_device_memory());
+  saw(Seen::device_target, job_.fills_device_memory());
   const std::size_t rails =
       random_.one_in(6) ? 5 + random_.pick(kMaxRails - 4) : 1 + random_.pick(3);
   for (std::size_t i = 0; i < rails; ++i) {
@@ -75,6 +77,9 @@ void World::transmit_by_policy() {
   saw(Seen::all_without_weight, steering_.weightless(alive));
   saw(Seen::only_untrusted, steering_.untrusted(alive));
   const PathSet one_sided = live_one_sided();
+  if (sender_.needs_one_sided()) {
+    steering_.with_device_memory();
+  }
   const auto index = steering_.next(alive, one_sided, blocked);
   if (index) {
     finding_.expect(paths_[*index].sender_live, "a dead path was chosen");
@@ -97,8 +102,10 @@ void World::transmit(PathIndex index) {
   if (!path.leaving) {
     const auto chunk = sender_.take(index);
     if (!chunk) {
+      saw(Seen::waits_for_one_sided, sender_.has_chunk());
       return;
     }
+    finding_.expect(!chunk->device || chunk->header.length == 0, "a stream reads device memory");
     path.leaving = Leaving{*chunk, {chunk->data, chunk->data + chunk->header.length}};
     took(index, *chunk);
     if (random_.one_in(2)) {

@@ -1,5 +1,6 @@
 // The table of libibverbs' functions over the fake network.
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <endian.h>
@@ -161,7 +162,8 @@ ibv_pd* alloc_pd(ibv_context* context) {
 
 int dealloc_pd(ibv_pd* domain) { return destroy(nic_of(domain), Call::dealloc_pd, domain); }
 
-ibv_mr* register_memory(ibv_pd* domain, std::uint64_t address, std::size_t length) {
+ibv_mr* register_memory(ibv_pd* domain, std::uint64_t address, std::size_t length,
+                        std::shared_ptr<std::byte> bytes = nullptr) {
   Nic& nic = nic_of(domain);
   ++nic.objects;
   auto* region = new ibv_mr{};
@@ -169,7 +171,7 @@ ibv_mr* register_memory(ibv_pd* domain, std::uint64_t address, std::size_t lengt
   region->pd = domain;
   region->length = length;
   region->lkey = region->rkey = Network::current()->next_key++;
-  nic.registered[region->rkey] = {address, length};
+  nic.registered[region->rkey] = {address, length, std::move(bytes)};
   return region;
 }
 
@@ -183,8 +185,9 @@ ibv_mr* reg_mr(ibv_pd* domain, void* address, std::size_t length, int access) {
   return reg_mr_iova2(domain, address, length, 0, static_cast<unsigned>(access));
 }
 
-ibv_mr* reg_dmabuf_mr(ibv_pd* domain, std::uint64_t /*offset*/, std::size_t length,
-                      std::uint64_t iova, int fd, int /*access*/) {
+// A memfd does for a dmabuf: this process maps it as a device would.
+ibv_mr* reg_dmabuf_mr(ibv_pd* domain, std::uint64_t offset, std::size_t length, std::uint64_t iova,
+                      int fd, int /*access*/) {
   if (refused(nic_of(domain), Call::reg_dmabuf_mr)) {
     return nullptr;
   }
@@ -192,7 +195,14 @@ ibv_mr* reg_dmabuf_mr(ibv_pd* domain, std::uint64_t /*offset*/, std::size_t leng
     errno = EBADF;
     return nullptr;
   }
-  return register_memory(domain, iova, length);
+  void* mapped =
+      ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
+  if (mapped == MAP_FAILED) {
+    return nullptr;
+  }
+  std::shared_ptr<std::byte> bytes(static_cast<std::byte*>(mapped),
+                                   [length](std::byte* at) { ::munmap(at, length); });
+  return register_memory(domain, iova, length, std::move(bytes));
 }
 
 int dereg_mr(ibv_mr* region) {

@@ -56,6 +56,12 @@ int Nic::planned(Call call) {
   return found->second.code;
 }
 
+std::byte* Nic::reach(std::uint32_t key, std::uint64_t address) const {
+  const Registered& region = registered.at(key);
+  return region.bytes == nullptr ? memory_at(address)
+                                 : region.bytes.get() + (address - region.address);
+}
+
 void Nic::unplug() {
   gone_ = true;
   raise(IBV_EVENT_DEVICE_FATAL);
@@ -283,10 +289,10 @@ ibv_wc_status Network::land(QueuePairModel& from, QueuePairModel& to, const Requ
     enter_error(to);
     return IBV_WC_REM_ACCESS_ERR;
   }
-  auto* memory = memory_at(rdma.remote_addr);
+  std::byte* memory = request.length == 0 ? nullptr : to.nic->reach(rdma.rkey, rdma.remote_addr);
   if (request.work.opcode == IBV_WR_RDMA_READ) {
     ++to.nic->reads;
-    std::memcpy(memory_at(request.local), memory, request.length);
+    std::memcpy(request.local, memory, request.length);
   } else if (request.length != 0) {
     ++landed;
     to.nic->landed_bytes += request.length;

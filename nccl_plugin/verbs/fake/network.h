@@ -75,6 +75,9 @@ inline std::byte* memory_at(std::uint64_t where) {
 struct Registered {
   std::uint64_t address = 0;
   std::size_t length = 0;
+  // Of a dmabuf: where this process has its bytes. What the test hands to the code under test as
+  // its address may be memory that no CPU reaches.
+  std::shared_ptr<std::byte> bytes;
 };
 
 class Nic {
@@ -117,6 +120,8 @@ class Nic {
   [[nodiscard]] std::size_t regions() const { return registered.size(); }
   [[nodiscard]] unsigned events_unacknowledged() const { return events_unacknowledged_; }
 
+  // The bytes at an address that is registered by this key.
+  [[nodiscard]] std::byte* reach(std::uint32_t key, std::uint64_t address) const;
   // For functions.cpp: 0, or the errno of a planned failure.
   int planned(Call call);
   struct Plan {
@@ -145,7 +150,7 @@ class Nic {
 struct Request {
   ibv_send_wr work{};
   std::vector<std::byte> bytes;
-  std::uint64_t local = 0;  // where a READ puts them
+  std::byte* local = nullptr;  // where a READ puts them
   std::size_t length = 0;
   bool bad_key = false;
   bool completed = false;  // its completion was given, though it is on its way

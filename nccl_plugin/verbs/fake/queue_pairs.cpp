@@ -109,9 +109,14 @@ int post_send(ibv_qp* pair, ibv_send_wr* first, ibv_send_wr** bad) {
           (found == model.nic->registered.end() || piece.addr < found->second.address ||
            piece.addr + piece.length > found->second.address + found->second.length);
       request.length = piece.length;
-      request.local = piece.addr;
-      if (work->opcode != IBV_WR_RDMA_READ && !request.bad_key) {
-        const std::byte* bytes = memory_at(piece.addr);
+      if (request.bad_key) {
+        continue;
+      }
+      std::byte* bytes =
+          by_value ? memory_at(piece.addr) : model.nic->reach(piece.lkey, piece.addr);
+      if (work->opcode == IBV_WR_RDMA_READ) {
+        request.local = bytes;
+      } else {
         request.bytes.assign(bytes, bytes + piece.length);
       }
     }

@@ -1,6 +1,10 @@
 // Devices and registered memory.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cerrno>
 
+#include "host/fd.h"
 #include "verbs/copy_pool.h"
 #include "verbs/rail_devices.h"
 #include "verbs/region_cache.h"
@@ -116,6 +120,31 @@ TEST_CASE("cache: what nobody registered is never reached by what was registered
   CHECK(cache.acquire(bytes.data(), 4096, error) == before);  // and it is not shared
   apart.reset();
   CHECK(nic.regions() == 1);
+}
+
+TEST_CASE("cache: a dmabuf is registered by whole pages from its offset, and shared with nobody") {
+  fake::Network network;
+  fake::Nic& nic = network.add_nic("a0", "10.0.0.1");
+  RegionCache cache({test::open("a0")}, false);
+  constexpr std::size_t kPage = 4096;
+  const fabric::host::Fd memory(::memfd_create("device", MFD_CLOEXEC));
+  REQUIRE(::ftruncate(memory.get(), 4 * kPage) == 0);
+  const DmaBuf dmabuf{memory.get(), kPage};
+  auto* const address = reinterpret_cast<std::byte*>(std::uintptr_t{0x7000'0000});
+  Error error;
+  const auto first = cache.acquire(address + 100, kPage, error, &dmabuf);
+  REQUIRE(first != nullptr);
+  const fake::Registered& registered = nic.registered.at(first->on(0)->remote_key());
+  CHECK(registered.address == reinterpret_cast<std::uintptr_t>(address));
+  CHECK(registered.length == 2 * kPage);
+  nic.reach(first->on(0)->remote_key(), registered.address)[100] = std::byte{42};
+  std::byte stored{};
+  REQUIRE(::pread(memory.get(), &stored, 1, kPage + 100) == 1);
+  CHECK(stored == std::byte{42});
+  const auto second = cache.acquire(address + 100, kPage, error, &dmabuf);
+  REQUIRE(second != nullptr);
+  CHECK(second != first);
+  CHECK(cache.renew(first, address + 100, kPage, 0, &dmabuf) == first);
 }
 
 TEST_CASE("cache: a NIC that refuses is left out; all refuse: an error") {

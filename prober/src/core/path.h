@@ -240,7 +240,6 @@ class Path {
   Nanos tx_silent_ = 0;
 
   // Stamps.
-  bool stamps_ = false;             // the device makes some
   Nanos refusing_since_ = 0;        // packets in a row
   std::uint64_t last_refused_ = 0;  // the last of them
   std::uint64_t next_seq_ = 1;
@@ -251,6 +250,7 @@ class Path {
   Rtt rtt_{};
   SourcePort source_{};
   UdTerms ud_terms_{};
+  bool stamps_ = false;  // the device makes some
   bool carries_trains_ = false;
 };
 

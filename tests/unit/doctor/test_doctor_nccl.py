@@ -73,6 +73,8 @@ FIGHTS = (
     ({"NCCL_IB_DISABLE": "1", "NCCL_NET_PLUGIN": OURS}, Severity.NOTE, "turns verbs off"),
     ({"NCCL_IB_DISABLE": "1", "NCCL_NET_PLUGIN": OURS, "FABRIC_VERBS": "1"}, Severity.WARNING,
      "FABRIC_VERBS=1 has no effect"),
+    ({"FABRIC_GPUDIRECT": "1", "NCCL_NET_PLUGIN": OURS}, Severity.WARNING,
+     "FABRIC_GPUDIRECT=1 has no effect"),
     ({"FABRIC_VERBS": "0", "NCCL_NET_PLUGIN": OURS}, Severity.NOTE, "FABRIC_VERBS=0 turns verbs"),
     ({"NCCL_IB_DISABLE": "1", "NCCL_IB_HCA": "mlx5"}, Severity.WARNING, "chooses among them"),
     ({"NCCL_IB_HCA": "mlx4_0"}, Severity.CRITICAL, "no RDMA port of this host (mlx5_0:1, "),
