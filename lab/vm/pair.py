@@ -45,7 +45,8 @@ class Pair:
             vm.set_link(rail, up=up)
 
 
-def _address(vm: Vm, host: int, rails: int) -> None:
+def set_up(vm: Vm, host: int, rails: int) -> None:
+    """Take the rails of a booted machine up, with the addresses of that host."""
     script = []
     for rail in range(rails):
         script += [
@@ -94,5 +95,5 @@ def booted(rails: int = 2, mounts: Mapping[str, Path] | None = None) -> Iterator
     with wired(rails, mounts) as both:
         for host, vm in enumerate((both.alpha, both.beta)):
             vm.wait_booted()
-            _address(vm, host, rails)
+            set_up(vm, host, rails)
         yield both

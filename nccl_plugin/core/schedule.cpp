@@ -87,7 +87,9 @@ PathSet eligible_of_kind(std::span<const PathView> live, const Policy& policy) {
 
 std::optional<PathKind> best_kind(std::span<const PathView> live, bool device_memory) {
   const auto weighted = [](const PathView& view) { return view.weight != 0; };
-  const auto one_sided = [](const PathView& view) { return view.kind == PathKind::one_sided; };
+  const auto one_sided = [](const PathView& view) {
+    return view.kind == PathKind::one_sided && view.validated;
+  };
   if (device_memory && std::any_of(live.begin(), live.end(), one_sided)) {
     return PathKind::one_sided;
   }

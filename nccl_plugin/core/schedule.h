@@ -1,8 +1,8 @@
 // Which path carries the next chunk. Pure: the caller says what it knows of each path.
 //
 // One-sided paths come first: a stream carries only where no trusted one-sided path has a weight
-// (best_kind), and in a comm with device memory only where no one-sided path lives. The rules hold
-// among the paths of that kind; first that leaves a path wins:
+// (best_kind), and in a comm with device memory only where no one-sided path is validated. The
+// rules hold among the paths of that kind; first that leaves a path wins:
 //   1. the primary path (the pair of rails that NCCL chose for the comm), when it is up, trusted
 //   and
 //      at full weight; but not when the pool is open (below)
@@ -42,6 +42,7 @@ struct PathView {
   bool backup = false;  // of the rail that is the backup of the primary rail
   bool slow = false;    // so much slower than the others that they are better off without it
   PathKind kind = PathKind::stream;
+  bool validated = true;  // it has delivered what a path that came back has to
 };
 
 inline constexpr std::uint8_t kBackupOfNone = 0xff;
@@ -60,7 +61,8 @@ struct Policy {
 
 // The kind of the paths that carry: of those that are trusted and have a weight one-sided ones,
 // else streams; where no path is both, the same among those with a weight. nullopt: no path has a
-// weight, and paths of both kinds carry. With `device_memory`: one-sided ones while any lives.
+// weight, and paths of both kinds carry. With `device_memory`: one-sided
+// ones while any is validated, whatever else holds.
 std::optional<PathKind> best_kind(std::span<const PathView> live, bool device_memory = false);
 
 // Where the comm belongs, by rules 1 and 2; 0: its primary is lost.

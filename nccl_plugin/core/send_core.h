@@ -129,7 +129,8 @@ class SendCore {
   // So many chunks may go out on this path now; on a stream there is no limit.
   [[nodiscard]] std::uint64_t credits(PathIndex path) const;
   // Could a one-sided connection of this path carry all that is under way? Not what was posted or
-  // offered without a key for its rails. `known`: can the sender's NIC read such memory?
+  // offered without a key for its rails. `known`: can the sender's NIC read such memory? While
+  // something waits that no stream may carry, that alone counts: the rest may go over a stream.
   [[nodiscard]] bool fits_one_sided(PathIndex path, const std::function<bool(Region)>& known) const;
   // The connection is given up. Returns the epoch for the fence request: "retire all before it".
   // `beside`: the epoch of the connection that takes its place at once, whose transport reads no
@@ -242,9 +243,12 @@ class SendCore {
                                                                     : &messages_[sequence - base_];
   }
   Open* find_group(GroupId group);
+  [[nodiscard]] const Open* find_group(GroupId group) const;
   void open(const Cts& cts);
   [[nodiscard]] Copy copy_of(const void* data, std::size_t size) const;
   bool next_chunk(PathIndex path, ChunkRef& ref, bool& again);
+  [[nodiscard]] bool reaches(const Message& message, std::size_t rail,
+                             const std::function<bool(Region)>& known) const;
   [[nodiscard]] bool fits(const Message* message, PathKind kind) const;
   void bar_streams(Message& message);
   void address(Outgoing& out, const Message& message, PathIndex path, std::uint32_t chunk);

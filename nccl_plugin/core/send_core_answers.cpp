@@ -3,12 +3,16 @@
 #include <bit>
 #include <span>
 #include <stdexcept>
+#include <utility>
 
 #include "core/send_core.h"
 
 namespace fabric::core {
 
 SendCore::Open* SendCore::find_group(GroupId group) {
+  return const_cast<Open*>(std::as_const(*this).find_group(group));
+}
+const SendCore::Open* SendCore::find_group(GroupId group) const {
   if (group < open_groups_base_ || group - open_groups_base_ >= open_groups_.size()) {
     return nullptr;
   }
@@ -312,8 +316,23 @@ Epoch SendCore::fail(PathIndex index, Epoch beside) {
   return path.fence;
 }
 
+// Of what no stream may carry: its NICs know its memory at both ends, as far as that is known.
+bool SendCore::reaches(const Message& message, std::size_t rail,
+                       const std::function<bool(Region)>& known) const {
+  if (message.acknowledged || !message.no_stream) {
+    return true;
+  }
+  const Open* opened = message.matched ? find_group(message.group) : nullptr;
+  return known(message.region) &&
+         (opened == nullptr || opened->cts.slots[message.slot].keys[rail] != 0);
+}
+
 bool SendCore::fits_one_sided(PathIndex index, const std::function<bool(Region)>& known) const {
   const std::size_t rail = receiver_rail(index);
+  if (needs_one_sided()) {
+    return std::all_of(messages_.begin(), messages_.end(),
+                       [&](const Message& message) { return reaches(message, rail, known); });
+  }
   const auto keyed = [rail](const Slot& slot) { return slot.size == 0 || slot.keys[rail] != 0; };
   const bool read = std::all_of(messages_.begin(), messages_.end(), [&](const Message& message) {
     return message.acknowledged || message.size == 0 || known(message.region);

@@ -140,8 +140,8 @@ inline constexpr std::array kParams{
         .field = &Params::gpudirect,
         .high = 1,
         .what = "1: with `FABRIC_VERBS=1`, NCCL is told that the NICs reach GPU memory where they "
-                "do. Such data goes over RDMA alone: while no rail has it the job waits. Not "
-                "proved on hardware"},
+                "do. Such data goes over RDMA alone: without it the job waits, `FABRIC_DEADLINE` "
+                "at most. Not proved on hardware"},
     ParamSpec{.name = "NCCL_IB_DISABLE",
               .field = &Params::ib_disable,
               .high = 1,

@@ -57,11 +57,10 @@ Result Receiver::post(std::span<const ReceiveSlot> slots, bool& taken, core::Gro
       buffers[i].slot.keys = registrations[i].keys;
       buffers[i].region = registrations[i].region;
       buffers[i].slot.device = registrations[i].device;
-      device_memory_ = device_memory_ || registrations[i].device;
+      if (buffers[i].slot.device && facts_.version < kWireVersionDevice) {
+        return without_device_memory();
+      }
     }
-  }
-  if (device_memory_ && facts_.version < kWireVersionDevice) {
-    return without_device_memory();
   }
   group = core_.post({buffers.data(), slots.size()});
   context_.note_activity();

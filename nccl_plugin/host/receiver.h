@@ -140,6 +140,7 @@ class Receiver {
   }
   bool settle();
   void hang_up_all(bool say_close);
+  [[nodiscard]] core::PathSet others_of(core::PathIndex index) const;
   void watch_path(core::PathIndex index, std::int64_t now, const PeerFacts& facts,
                   ControlActions& actions);
   void watch_deadline(std::int64_t now);
@@ -168,7 +169,6 @@ class Receiver {
   CallerLooks looks_;
   unsigned awake_ = ~0U >> 1U;  // looks since the callers last slept
   bool heard_ = false;          // a message became whole, or the peer's close came
-  bool device_memory_ = false;  // of this comm: something is received that no stream may bring
   Activity activity_;
   StateReport state_;
   PathOutage outage_;

@@ -81,13 +81,21 @@ std::optional<ControlActions> Receiver::tick(std::int64_t now, const PeerFacts& 
   return actions;
 }
 
+// The paths of which another has to be there before a word may take this one. The sender's memory
+// may be a GPU's, for which a stream is no other.
+core::PathSet Receiver::others_of(core::PathIndex index) const {
+  core::PathSet writing = 0;
+  core::each(live_ & writers_, [&](core::PathIndex path) {
+    writing |= paths_[path].link->prepared() ? core::bit(path) : 0;
+  });
+  return context_.params.gpudirect && (writing & core::bit(index)) != 0 ? writing : live_;
+}
+
 // Finds what has died: said so by a hint, or silent.
 void Receiver::watch_path(core::PathIndex index, std::int64_t now, const PeerFacts& facts,
                           ControlActions& actions) {
   Path& path = paths_[index];
-  const bool writes = (writers_ & core::bit(index)) != 0;
-  const core::PathSet others = device_memory_ && writes ? live_ & writers_ : live_;
-  if (facts.should_close(index, path.up_since, others, writers_)) {
+  if (facts.should_close(index, path.up_since, others_of(index), writers_)) {
     fail(index, facts.of(kind_in(writers_, index)).why[index]);
     return;
   }

@@ -143,9 +143,11 @@ class Sender {
   [[nodiscard]] core::PathSet old_streams(std::int64_t now) const;
   void choose();  // makes choice_ anew
   void note_device_memory();
-  // No word takes this path from a comm that no stream can carry.
-  [[nodiscard]] bool last_over_rdma(core::PathIndex index) const {
-    return device_memory_ && over_rdma() == core::bit(index);
+  // The paths of which another has to be there before a word may take this one: where it alone
+  // carries device memory a stream is no other.
+  [[nodiscard]] core::PathSet others_of(core::PathIndex index) const {
+    const core::PathSet carrying = device_memory_ ? one_sided() : 0;
+    return (carrying & core::bit(index)) != 0 ? carrying : live_;
   }
   void hang_up_all(bool say_close);
   void abort_inside(Result result, const std::string& text);

@@ -17,14 +17,13 @@ constexpr std::int64_t kMostNs = 5'000 * kMs;  // of its validation
 // Paths that are streams, for a while, with no other connection beside them.
 core::PathSet Sender::old_streams(std::int64_t now) const {
   core::PathSet found = 0;
-  const core::PathSet barred = needs_rdma_ ? 0 : facts_.rdma.down.down();
-  core::each(live_ & facts_.control_live & ~facts_.down.down() & ~barred,
-             [&](core::PathIndex index) {
-               const Path& path = paths_[index];
-               const bool stream = !path.link->over_rdma();
-               const bool old = now - path.up_since >= kStreamNs && now >= path.beside.next_dial;
-               found |= stream && old && path.beside.epoch == 0 ? core::bit(index) : 0;
-             });
+  const core::PathSet barred = needs_rdma_ ? 0 : facts_.down.down() | facts_.rdma.down.down();
+  core::each(live_ & facts_.control_live & ~barred, [&](core::PathIndex index) {
+    const Path& path = paths_[index];
+    const bool stream = !path.link->over_rdma();
+    const bool old = now - path.up_since >= kStreamNs && now >= path.beside.next_dial;
+    found |= stream && old && path.beside.epoch == 0 ? core::bit(index) : 0;
+  });
   return context_.params.failover ? found : 0;
 }
 
@@ -65,7 +64,7 @@ void Sender::watch_beside(core::PathIndex index, std::int64_t now) {
     return;
   }
   const bool barred = facts_.rdma.weight[index] == 0 || facts_.rdma.down.reports(index);
-  if (barred && !(device_memory_ && over_rdma() == 0)) {
+  if (barred && !(core_.needs_one_sided() && over_rdma() == 0)) {
     abandon_beside(index);
     return;
   }

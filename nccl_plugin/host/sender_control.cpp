@@ -78,18 +78,18 @@ std::optional<ControlActions> Sender::tick(std::int64_t now, const PeerFacts& fa
       continue;
     }
     // What is said to be down, or failed its validation, is not dialled, unless there is nothing
-    // else. A new comm first waits for what may yet connect.
+    // else that carries what waits. A new comm first waits for what may yet connect.
     const bool held = (facts.held & core::bit(index)) != 0;
     const bool bad = facts.down.reports(index) || held;
     if (may_dial(index) && path.redial.due(now) && (facts.control_live & core::bit(index)) != 0 &&
-        (!bad || (live_ == 0 && (settled || !held)))) {
+        (!bad || ((live_ == 0 || needs_rdma_) && (settled || !held)))) {
       actions.dial |= core::bit(index);
     }
   }
   // A primary that is still being connected for the first time is not lost.
   actions.primary_lost = choice_.primary_lost && settled;
   pump();
-  needs_rdma_ = device_memory_ && over_rdma() == 0;
+  needs_rdma_ = core_.needs_one_sided() && over_rdma() == 0;
   streams_ = old_streams(now);
   actions.tick_rate = tick_rate(settled, now);
   return actions;
@@ -314,8 +314,15 @@ void Sender::choose() {
     const bool base = (facts_.base & core::bit(index)) != 0;
     const bool backup = base && context_.policy.backup_of[local_of(index)] == local_of(primary_);
     const bool slow = (facts_.slow & core::bit(index)) != 0;
-    views[count++] = {index, index == primary_, base, path.trust.trusted(), weight(index), backup,
-                      slow,  path.link->kind()};
+    views[count++] = {index,
+                      index == primary_,
+                      base,
+                      path.trust.trusted(),
+                      weight(index),
+                      backup,
+                      slow,
+                      path.link->kind(),
+                      path.trust.validated()};
   });
   core::Policy policy = context_.policy;
   policy.primary_lost = facts_.primary_lost;

@@ -23,7 +23,7 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, ControlAction
       return;  // went down with another of this round
     }
     const core::PathSet rdma = over_rdma();
-    const core::PathSet others = device_memory_ && (rdma & core::bit(index)) != 0 ? rdma : live_;
+    const core::PathSet others = others_of(index);
     if (facts.should_close(index, path.up_since, others, rdma)) {
       const pages::PathDownReason why = facts.of(kind_in(rdma, index)).why[index];
       fail(index, why);
@@ -32,7 +32,8 @@ void Sender::watch_paths(std::int64_t now, const PeerFacts& facts, ControlAction
       }
       return;
     }
-    if ((rdma & core::bit(index)) != 0 && facts.to_stream(index) && !last_over_rdma(index)) {
+    if ((rdma & core::bit(index)) != 0 && facts.to_stream(index) &&
+        !(device_memory_ && others == core::bit(index))) {
       fail(index, pages::PathDownReason::steer_page);
       leave_to_page(index);
       return;

@@ -187,6 +187,11 @@ TEST_CASE("schedule: a comm with device memory keeps to one-sided paths while an
   CHECK(eligible(std::array{view_of(kPrimary, kOneSided, 0), view_of(kOther, kOneSided)}, policy) ==
         bit(kOther));
   CHECK(eligible(std::array{view_of(kPrimary, kStream)}, policy) == bit(kPrimary));
+  // One that has not delivered its validation may lose what is large.
+  PathView back = view_of(kOther, kOneSided, kFullWeight, false);
+  back.validated = false;
+  CHECK(eligible(std::array{view_of(kPrimary, kStream), back}, policy) == bit(kPrimary));
+  CHECK(eligible(std::array{back}, policy) == bit(kOther));
 }
 
 TEST_CASE("schedule: the primary, then all survivors, then whatever lives") {

@@ -13,22 +13,22 @@ FlushRail::~FlushRail() {
   release(std::move(ended));
 }
 
-void FlushRail::begin(const std::shared_ptr<FlushRead>& read) {
+void FlushRail::begin(const std::shared_ptr<FlushRead>& read, std::int64_t now) {
   AllEnded ended;
   {
     const std::scoped_lock lock(mutex_);
     waiting_.push_back(read);
-    progress(ended);
+    progress(now, ended);
   }
   release(std::move(ended));
 }
 
-FlushRead::State FlushRail::test(const FlushRead& read, std::string& why) {
+FlushRead::State FlushRail::test(const FlushRead& read, std::int64_t now, std::string& why) {
   AllEnded ended;
   FlushRead::State state{};
   {
     const std::scoped_lock lock(mutex_);
-    progress(ended);
+    progress(now, ended);
     state = read.state;
     why = read.why;
   }
@@ -36,11 +36,11 @@ FlushRead::State FlushRail::test(const FlushRead& read, std::string& why) {
   return state;
 }
 
-void FlushRail::poll() {
+void FlushRail::poll(std::int64_t now) {
   AllEnded ended;
   {
     const std::scoped_lock lock(mutex_);
-    progress(ended);
+    progress(now, ended);
   }
   release(std::move(ended));
 }
@@ -67,19 +67,19 @@ void FlushRail::make_pair(RailPort* port, std::int64_t now) {
         fail_waiting(error.text, ended);
       }
     }
-    progress(ended);
+    progress(now, ended);
   }
   release(std::move(ended));
 }
 
 // A device that is gone writes no more: what waits for it is done.
-void FlushRail::progress(AllEnded& ended) {
+void FlushRail::progress(std::int64_t now, AllEnded& ended) {
   if (pair_ != nullptr && pair_->device().gone()) {
     ended.push_back({current_, std::move(pair_)});
     finish(FlushRead::State::done, ended);
   }
-  poll_pair(ended);
-  while (current_ == nullptr && !waiting_.empty() && start_next(ended)) {
+  poll_pair(now, ended);
+  while (current_ == nullptr && !waiting_.empty() && start_next(now, ended)) {
   }
   if (waiting_.empty()) {
     wanted_ = false;
@@ -87,7 +87,7 @@ void FlushRail::progress(AllEnded& ended) {
   }
 }
 
-void FlushRail::poll_pair(AllEnded& ended) {
+void FlushRail::poll_pair(std::int64_t now, AllEnded& ended) {
   if (current_ == nullptr || pair_ == nullptr) {
     return;
   }
@@ -96,11 +96,17 @@ void FlushRail::poll_pair(AllEnded& ended) {
     finish(FlushRead::State::done, ended);
   } else if (found == Flush::failed) {
     fail(pair_->why(), ended);
+  } else if (found == Flush::pending && now - started_at_ >= give_up_ns_) {
+    // Not tried again: who waited that long has waited enough. Its buffer stays registered until
+    // the device has let go of the pair.
+    current_->why = "READ on " + pair_->device().name() + ": the device never completed it";
+    ended.push_back({current_, std::move(pair_)});
+    finish(FlushRead::State::failed, ended);
   }
 }
 
 // False: there is no pair.
-bool FlushRail::start_next(AllEnded& ended) {
+bool FlushRail::start_next(std::int64_t now, AllEnded& ended) {
   auto next = waiting_.front().lock();
   const bool gone = next != nullptr && next->region->device().gone();
   if (next != nullptr && !gone && pair_ == nullptr) {
@@ -121,6 +127,7 @@ bool FlushRail::start_next(AllEnded& ended) {
     fail("the buffer is registered with another device", ended);
   } else if (pair_->start(current_->address, current_->region->remote_key())) {
     current_->state = FlushRead::State::under_way;
+    started_at_ = now;
   } else {
     fail(pair_->why(), ended);
   }

@@ -35,7 +35,8 @@ class FlushRail {
   static constexpr std::int64_t kMakePauseNs = 50'000'000;  // between two tries to make a pair
 
   // `elsewhere`: where pairs are destroyed. `wake`: make_pair() is wanted soon. `give_up_ns`: so
-  // long a flush waits for a pair that cannot be made, because a port is down for example.
+  // long a flush waits for a pair that cannot be made, because a port is down for example, and for
+  // a READ that the device never completes.
   FlushRail(Elsewhere elsewhere, std::function<void()> wake, std::int64_t give_up_ns);
   ~FlushRail();
   FlushRail(const FlushRail&) = delete;
@@ -43,9 +44,9 @@ class FlushRail {
 
   // Any thread; none of them waits for the NIC. Whoever drops a read gives it up: one that is under
   // way keeps its buffer until it has ended.
-  void begin(const std::shared_ptr<FlushRead>& read);
-  FlushRead::State test(const FlushRead& read, std::string& why);
-  void poll();
+  void begin(const std::shared_ptr<FlushRead>& read, std::int64_t now);
+  FlushRead::State test(const FlushRead& read, std::int64_t now, std::string& why);
+  void poll(std::int64_t now);
 
   // The thread that makes connections: making a pair may take the NIC a while.
   [[nodiscard]] bool wants_pair(std::int64_t now);
@@ -60,9 +61,9 @@ class FlushRail {
   };
   using AllEnded = std::vector<Ended>;
 
-  void progress(AllEnded& ended);
-  void poll_pair(AllEnded& ended);
-  bool start_next(AllEnded& ended);
+  void progress(std::int64_t now, AllEnded& ended);
+  void poll_pair(std::int64_t now, AllEnded& ended);
+  bool start_next(std::int64_t now, AllEnded& ended);
   void finish(FlushRead::State state, AllEnded& ended);
   void fail(const std::string& why, AllEnded& ended);
   void fail_waiting(const std::string& why, AllEnded& ended);
@@ -74,6 +75,7 @@ class FlushRail {
   std::mutex mutex_;  // guards the rest; never held while a call may take the NIC long
   std::unique_ptr<FlushPair> pair_;
   std::shared_ptr<FlushRead> current_;  // under way
+  std::int64_t started_at_ = 0;         // ns, since when
   std::deque<std::weak_ptr<FlushRead>> waiting_;
   bool wanted_ = false;             // a pair
   std::int64_t refused_since_ = 0;  // ns, no pair could be made; 0: the last one was

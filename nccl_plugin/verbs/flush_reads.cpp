@@ -23,7 +23,7 @@ void FlushReads::add(std::size_t rail, const std::shared_ptr<FlushRail>& flushes
       read->address = reinterpret_cast<std::uintptr_t>(buffer.data);
       read->region = region;
       read->hold = buffer.registration.hold;
-      flushes->begin(read);
+      flushes->begin(read, host::monotonic_ns());
       parts_.push_back({rail, flushes, std::move(read)});
       return;
     }
@@ -32,12 +32,13 @@ void FlushReads::add(std::size_t rail, const std::shared_ptr<FlushRail>& flushes
 
 Result FlushReads::test(bool& done) {
   std::string why;
+  const std::int64_t now = host::monotonic_ns();
   for (auto part = parts_.begin(); part != parts_.end();) {
-    const auto state = part->flushes->test(*part->read, why);
+    const auto state = part->flushes->test(*part->read, now, why);
     if (state == FlushRead::State::failed) {
       return fail(*part, why);
     }
-    if (context_.ended.load() && part->flushes->wants_pair(host::monotonic_ns())) {
+    if (context_.ended.load() && part->flushes->wants_pair(now)) {
       return fail(*part, "the plugin is finalized");  // nobody makes pairs any more
     }
     part = state == FlushRead::State::done ? parts_.erase(part) : part + 1;

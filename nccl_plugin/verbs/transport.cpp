@@ -4,6 +4,7 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "host/monotonic.h"
 #include "verbs/copy_pool.h"
@@ -50,11 +51,12 @@ std::uint32_t random_word() {
 
 class HeldRegion final : public host::TransportRegion {
  public:
-  // `dmabuf`: the memory's, a descriptor of its own; -1: it has none.
+  // `dmabuf`: of memory that is one, a descriptor of its own; none: it cannot be registered anew.
   HeldRegion(std::shared_ptr<const RegisteredBuffer> buffer, std::span<std::byte> memory,
-             host::Fd dmabuf, std::uint64_t dmabuf_offset)
+             bool is_dmabuf, host::Fd dmabuf, std::uint64_t dmabuf_offset)
       : buffer_(std::move(buffer)),
         memory_(memory),
+        is_dmabuf_(is_dmabuf),
         dmabuf_(std::move(dmabuf)),
         offset_(dmabuf_offset) {}
   [[nodiscard]] bool covers(const std::byte* data, std::size_t size) const {
@@ -62,15 +64,19 @@ class HeldRegion final : public host::TransportRegion {
   }
   // With the devices that are here now: one that was unplugged may be back.
   const std::shared_ptr<const RegisteredBuffer>& buffer(RegionCache& cache) {
+    if (is_dmabuf_ && !dmabuf_.open()) {
+      return buffer_;
+    }
     const DmaBuf dmabuf{dmabuf_.get(), offset_};
     buffer_ = cache.renew(std::move(buffer_), memory_.data(), memory_.size(), host::monotonic_ns(),
-                          dmabuf.fd < 0 ? nullptr : &dmabuf);
+                          is_dmabuf_ ? &dmabuf : nullptr);
     return buffer_;
   }
 
  private:
   std::shared_ptr<const RegisteredBuffer> buffer_;
   std::span<std::byte> memory_;  // as the caller registered it
+  bool is_dmabuf_;
   host::Fd dmabuf_;
   std::uint64_t offset_;
 };
@@ -245,7 +251,7 @@ void VerbsTransport::tick(std::int64_t now) {
     if (flushes_[rail]->wants_pair(now)) {
       flushes_[rail]->make_pair(port(rail), now);
     } else {
-      flushes_[rail]->poll();
+      flushes_[rail]->poll(now);
     }
   }
 }
@@ -261,13 +267,15 @@ std::unique_ptr<host::Flush> VerbsTransport::flush(std::span<const host::FlushBu
   return reads->empty() ? nullptr : std::move(reads);
 }
 
-RailPort* VerbsTransport::port(std::size_t rail) {
+RailPort* VerbsTransport::port(std::size_t rail, bool needed) {
   RailPort* found = devices_.port(rail);
   const std::int64_t now = host::monotonic_ns();
   if (found == nullptr && lost_at_[rail] == 0) {
     lost_at_[rail] = now;
   }
-  if (found == nullptr && now - found_at_ >= RailDevices::find_pause(now - lost_at_[rail])) {
+  const std::int64_t pause =
+      needed ? RailDevices::kFindLeastNs : RailDevices::find_pause(now - lost_at_[rail]);
+  if (found == nullptr && now - found_at_ >= pause) {
     find();
     regions_->set_devices(devices_.devices());
     found = devices_.port(rail);
@@ -312,16 +320,23 @@ std::unique_ptr<host::TransportRegion> VerbsTransport::register_memory(const Mem
   if (range.kind == kMemoryDmaBuf) {
     // The caller closes its own, and a device that comes back has to be told of the memory anew.
     descriptor = host::Fd(::fcntl(range.dmabuf, F_DUPFD_CLOEXEC, 0));
-    if (descriptor.get() < 0) {
+    if (!descriptor.open() && errno == EBADF) {
       why = "descriptor " + std::to_string(range.dmabuf) + " is no dmabuf";
       return nullptr;
     }
+    if (!descriptor.open()) {
+      context_.say(
+          LogLevel::warn,
+          "verbs: no descriptor is free (ulimit -n) to keep a dmabuf: a NIC that is removed "
+          "and comes back will not know that memory");
+    }
   }
-  const DmaBuf dmabuf{descriptor.get(), range.dmabuf_offset};
+  const DmaBuf dmabuf{range.dmabuf, range.dmabuf_offset};
   Error error;
-  auto buffer = range.size == 0 ? nullptr
-                                : regions_->acquire(range.data, range.size, error,
-                                                    dmabuf.fd < 0 ? nullptr : &dmabuf);
+  auto buffer = range.size == 0
+                    ? nullptr
+                    : regions_->acquire(range.data, range.size, error,
+                                        range.kind == kMemoryDmaBuf ? &dmabuf : nullptr);
   if (buffer == nullptr) {
     if (device) {
       why = range.size == 0 ? "it is empty" : error.text;
@@ -333,9 +348,9 @@ std::unique_ptr<host::TransportRegion> VerbsTransport::register_memory(const Mem
   for (const Error& refusal : buffer->errors()) {
     context_.say(LogLevel::warn, "verbs: " + refusal.text + "; this buffer goes over other rails");
   }
-  return std::make_unique<HeldRegion>(std::move(buffer),
-                                      std::span(static_cast<std::byte*>(range.data), range.size),
-                                      std::move(descriptor), range.dmabuf_offset);
+  return std::make_unique<HeldRegion>(
+      std::move(buffer), std::span(static_cast<std::byte*>(range.data), range.size),
+      range.kind == kMemoryDmaBuf, std::move(descriptor), range.dmabuf_offset);
 }
 
 std::shared_ptr<Refusals> VerbsTransport::refusals(const host::LinkSetup& setup) {
@@ -354,16 +369,16 @@ bool VerbsTransport::wants_back(const host::LinkSetup& setup) {
   const auto known = histories_.find({setup.comm, setup.path, End::sender});
   const auto refused = refusals_.find({setup.peer, setup.remote_rail});
   return (known == histories_.end() || !known->second->backs_off(now, setup.needed)) &&
-         (refused == refusals_.end() || !refused->second->holds(now)) &&
-         port(setup.local_rail) != nullptr;
+         (refused == refusals_.end() || !refused->second->holds(now, setup.needed)) &&
+         port(setup.local_rail, setup.needed) != nullptr;
 }
 
 std::unique_ptr<host::HalfLink<host::LinkOut>> VerbsTransport::dial(const host::LinkSetup& setup) {
   const auto known = history(setup, End::sender);
   auto refused = refusals(setup);
-  RailPort* rail = port(setup.local_rail);
+  RailPort* rail = port(setup.local_rail, setup.needed);
   const std::int64_t now = host::monotonic_ns();
-  if (rail == nullptr || known->backs_off(now, setup.needed) || refused->holds(now)) {
+  if (rail == nullptr || known->backs_off(now, setup.needed) || refused->holds(now, setup.needed)) {
     return nullptr;
   }
   Error error;

@@ -23,12 +23,16 @@ namespace fabric::verbs {
 // seldomer the longer that lasts, and while that is under way no other does.
 class Refusals {
  public:
-  [[nodiscard]] bool holds(std::int64_t now) const { return now < until_; }
+  // `needed`: nothing else will do.
+  [[nodiscard]] bool holds(std::int64_t now, bool needed = false) const {
+    return now < until_ && !(needed && now - tried_ >= kLeastNs);
+  }
   void again(std::int64_t now) {
     since_ = since_ == 0 ? now : since_;
     tries(now);
   }
   void tries(std::int64_t now) {
+    tried_ = now;
     until_ = since_ == 0 ? 0 : now + std::clamp((now - since_) / 8, kLeastNs, kMostNs);
   }
   void over() { since_ = until_ = 0; }
@@ -38,6 +42,7 @@ class Refusals {
 
  private:
   std::int64_t since_ = 0;  // ns; 0: it said nothing of that kind
+  std::int64_t tried_ = 0;  // ns
   std::int64_t until_ = 0;  // ns
 };
 
@@ -73,7 +78,7 @@ class VerbsTransport final : public host::Transport, public host::Memory {
 
  private:
   VerbsTransport(host::Context& context, const Functions& verbs, const std::string& root);
-  RailPort* port(std::size_t rail);
+  RailPort* port(std::size_t rail, bool needed = false);
   void find();
   Elsewhere elsewhere(std::size_t rail);
   LinkSettings settings_of_rail(std::size_t rail);

@@ -7,12 +7,12 @@ import contextlib
 from pathlib import Path
 
 import pytest
+import watched
 
 from lab.node import build_dir
 from lab.vm import image, pair, payload
 from lab.vm.rdma import namespaces as rdma_namespaces
 from lab.vm.rdma import pair as rdma_pair
-from lab.vm.rdma.lab import held_hooks
 from lab.vm.wire import VmError
 
 SHARED = ("hosts", "machines", "namespaces", "two_machines")
@@ -44,11 +44,7 @@ def machines():
 def rdma(machines):
     """The same with a soft-RoCE device ``rxe<r>`` on each rail."""
     for vm in (machines.alpha, machines.beta):
-        vm.run("modprobe", "-a", "rdma_rxe", "nf_tables").check()
-        vm.run("sh", "-c", held_hooks()).check()
-        for rail in range(machines.rails):
-            argv = ["rdma", "link", "add", f"rxe{rail}", "type", "rxe", "netdev", f"rail{rail}"]
-            vm.run(*argv).check()
+        watched.add_rxe(vm, machines.rails)
     return machines
 
 

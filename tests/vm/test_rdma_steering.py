@@ -3,15 +3,15 @@
 Fabric time goes on over RDMA where IP is broken.
 
 Detection counts in packets and the page follows at once; how long that takes here is printed.
-Probes are few, since an emulated processor has the job to carry as well.
 """
 
 import contextlib
 import json
-from pathlib import Path
 
 import pytest
-from installed import KEY, ask, until
+import watched
+from installed import ask, until
+from watched import RUN, SOCKET, heard
 
 from lab.node import build_dir
 from lab.vm import pair
@@ -19,11 +19,7 @@ from lab.vm.rdma import payload
 from lab.vm.rdma.perf import GuestPerf, moved_bytes
 from lab.vm.rdma.place import Place
 
-GUEST = Path(__file__).parent / "guest"
 PATIENCE_S = 240
-# Apart from the units that other tests start on these machines.
-RUN = "/run/rdma-probes"
-SOCKET = f"{RUN}/ctl.sock"
 RENDEZVOUS = f"tcp:{pair.address(0, 1)}:18777"
 SECONDS = 2
 """Of the guest, in which packets are counted."""
@@ -32,29 +28,6 @@ WAY_NS = 20_000_000
 IDLE, BUSY = 0.1, 0.3
 """Packets of rail 0 over those of rail 1: at most, where its RDMA is broken, and at least, where it
 carries. Equal rails have 1; probes alone, 0.01."""
-CONFIG = """[host]
-name = "{own}"
-[paths]
-run_dir = "/run/rdma-probes"
-state_dir = "/run/rdma-probes/state"
-[metrics]
-listen = "127.0.0.1:9919"
-[probe]
-port = 9311
-link_interval_ms = 50
-clock_train_hz = 10
-cross_rail_peers = 0
-key_file = "/run/rdma-probes/probe.key"
-[[links]]
-netdev = "rail0"
-rail = 0
-[[links]]
-netdev = "rail1"
-rail = 1
-[[peers]]
-host = "{peer}"
-addresses = [{{ rail = 0, address = "{a}" }}, {{ rail = 1, address = "{b}" }}]
-"""
 DROPS = {
     "roce": "udp dport 4791 drop",
     "ip": "udp dport 4791 accept; meta l4proto { icmp, tcp, udp } drop",
@@ -66,32 +39,14 @@ def steered(rdma):
     """Daemon and prober on both machines, in mode steer; both transports are heard."""
     jobs = []
     for host, vm in enumerate((rdma.alpha, rdma.beta)):
-        peer = 1 - host
-        text = CONFIG.format(
-            own=pair.NAMES[host], peer=pair.NAMES[peer],
-            a=pair.address(peer, 0), b=pair.address(peer, 1),
-        )  # fmt: skip
-        vm.run("mkdir", "-p", f"{RUN}/state").check()
-        vm.write(f"{RUN}/config.toml", text.encode(), 0o644)
-        vm.write(f"{RUN}/probe.key", KEY.encode(), 0o600)
-        vm.write("/run/steered.py", (GUEST / "steered.py").read_bytes(), 0o755)
-        programs = (
-            ["fabric-prober", "--run-dir", RUN, "--key-file", f"{RUN}/probe.key"],
-            ["fabricd", "--config", f"{RUN}/config.toml"],
-        )
-        for name, *words in programs:
-            jobs.append(vm.begin(f"/opt/fabricd/bin/{name}", *words, timeout=1800))
+        vm.write("/run/steered.py", (watched.GUEST / "steered.py").read_bytes(), 0o755)
+        jobs += watched.start(vm, host, pair.NAMES)
     for vm in (rdma.alpha, rdma.beta):
         until(lambda vm=vm: ask(vm, "promote", socket=SOCKET, mode="steer"), PATIENCE_S, "promoted")
         until(lambda vm=vm: heard(vm), PATIENCE_S, "RDMA is up on both rails")
     yield rdma
     for job in jobs:
         job.kill()
-
-
-def heard(vm):
-    paths = [path for link in ask(vm, "links", socket=SOCKET) or () for path in link["paths"]]
-    return len(paths) == 2 and all(path["rdma"] == path["state"] == "up" for path in paths)
 
 
 @pytest.fixture(scope="module")

@@ -289,17 +289,18 @@ ibv_wc_status Network::land(QueuePairModel& from, QueuePairModel& to, const Requ
     enter_error(to);
     return IBV_WC_REM_ACCESS_ERR;
   }
-  std::byte* memory = request.length == 0 ? nullptr : to.nic->reach(rdma.rkey, rdma.remote_addr);
-  if (request.work.opcode == IBV_WR_RDMA_READ) {
-    ++to.nic->reads;
-    std::memcpy(request.local, memory, request.length);
+  const bool reads = request.work.opcode == IBV_WR_RDMA_READ;
+  to.nic->reads += reads ? 1U : 0U;
+  if (request.length != 0 && reads) {
+    std::memcpy(request.local, to.nic->reach(rdma.rkey, rdma.remote_addr), request.length);
   } else if (request.length != 0) {
     ++landed;
     to.nic->landed_bytes += request.length;
     if (on_write) {
       on_write({rdma.remote_addr, request.length, from, to});
     }
-    core::copy_in_order(memory, request.bytes.data(), request.length);
+    core::copy_in_order(to.nic->reach(rdma.rkey, rdma.remote_addr), request.bytes.data(),
+                        request.length);
   }
   if (notifies) {
     ibv_wc completion{};

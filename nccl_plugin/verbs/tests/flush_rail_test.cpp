@@ -55,16 +55,16 @@ struct Rail {
     read->address = reinterpret_cast<std::uintptr_t>(bytes.data());
     read->region = buffer->on(0);
     read->hold = buffer;
-    flushes->begin(read);
+    flushes->begin(read, now);
     return read;
   }
   State test(const std::shared_ptr<FlushRead>& read) {
     std::string why;
-    return flushes->test(*read, why);
+    return flushes->test(*read, now, why);
   }
   std::string why(const std::shared_ptr<FlushRead>& read) {
     std::string text;
-    flushes->test(*read, text);
+    flushes->test(*read, now, text);
     return text;
   }
   bool make() {
@@ -187,6 +187,27 @@ TEST_CASE("flush rail: while no pair can be made flushes wait, and not for ever"
   CHECK_FALSE(rail.make());
 }
 
+TEST_CASE("flush rail: a READ that the device never completes ends its flush, and no other") {
+  Rail rail;
+  const auto first = rail.begin();
+  const auto second = rail.begin();
+  CHECK(rail.make());
+  rail.nic.stopped = true;
+  rail.now += kGiveUpNs - 1;
+  CHECK(rail.test(first) == State::under_way);
+  rail.now += 1;
+  rail.flushes->poll(rail.now);
+  CHECK(rail.test(first) == State::failed);
+  CHECK(rail.why(first) == "READ on a0: the device never completed it");
+  // The other waits for a pair of its own, and its buffer and that of the READ stay registered.
+  CHECK(rail.test(second) == State::waiting);
+  CHECK(rail.cache.size() == 1);
+  rail.nic.stopped = false;
+  CHECK(rail.make());
+  rail.network.run();
+  CHECK(rail.test(second) == State::done);
+}
+
 TEST_CASE("flush rail: a device that is gone writes no more") {
   Rail rail;
   const auto under_way = rail.begin();
@@ -240,10 +261,10 @@ TEST_CASE("flush rail: one that is dropped keeps its buffer until its READ has e
   CHECK(rail.make());
   under_way.reset();
   waiting.reset();
-  rail.flushes->poll();
+  rail.flushes->poll(rail.now);
   CHECK(rail.cache.size() == 1);
   rail.network.run();
-  rail.flushes->poll();
+  rail.flushes->poll(rail.now);
   CHECK(rail.cache.size() == 0);
   rail.network.run();
   CHECK(rail.nic.reads == 1);  // the other one never began
@@ -252,7 +273,7 @@ TEST_CASE("flush rail: one that is dropped keeps its buffer until its READ has e
 TEST_CASE("flush rail: one that is dropped before there is a pair needs none") {
   Rail rail;
   rail.begin().reset();
-  rail.flushes->poll();
+  rail.flushes->poll(rail.now);
   CHECK_FALSE(rail.make());
   CHECK(rail.cache.size() == 0);
   CHECK(rail.network.pairs.empty());
@@ -289,7 +310,7 @@ TEST_CASE("flush rail: many threads flush at once") {
         read->address = reinterpret_cast<std::uintptr_t>(rail.bytes.data());
         read->region = buffer->on(0);
         read->hold = buffer;
-        rail.flushes->begin(read);
+        rail.flushes->begin(read, rail.now);
         if (i == 0 && n % 2 == 0) {
           continue;  // dropped
         }
@@ -305,7 +326,7 @@ TEST_CASE("flush rail: many threads flush at once") {
   }
   while (running != 0) {
     if (!rail.make()) {
-      rail.flushes->poll();
+      rail.flushes->poll(rail.now);
     }
     std::this_thread::yield();
   }

@@ -17,8 +17,8 @@ constexpr milliseconds kGone{300};
 // only when RDMA has carried much over the receiver's device `b`. False: it does not come back.
 bool returns(Wires& wires, Pair& pair, Stream& stream, const std::string& removed,
              const std::string& b) {
-  if (!stream.run(pair, 20, [] { return true; }) || wires.landed_at(b) == 0) {
-    return false;
+  if (!stream.run(pair, 20, [&] { return wires.landed_at(b) != 0; })) {
+    return false;  // another rail may have carried the first messages alone
   }
   std::atomic<bool> added{false};
   std::thread fault([&] {
