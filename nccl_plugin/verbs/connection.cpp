@@ -100,7 +100,7 @@ core::Liveness Connection::judge(std::int64_t oldest, std::int64_t now) {
 void Connection::begin_end() {
   if (!std::exchange(ending_, true) && pair_->phase() != QueuePhase::reset) {
     Error error;  // one that cannot even do that is destroyed: ended()
-    pair_->to_error(error);
+    pair_->to_error(elsewhere_, error);
   }
 }
 
@@ -110,7 +110,8 @@ bool Connection::ended(std::int64_t now) {
   }
   ending_since_ = ending_since_ == 0 ? now : ending_since_;
   // One that was never connected cannot go to ERR, and has nothing to flush.
-  const bool over = pair_->phase() == QueuePhase::error || pair_->phase() == QueuePhase::reset;
+  Error error;
+  const bool over = pair_->phase() == QueuePhase::reset || pair_->to_error(elsewhere_, error);
   const bool flushed =
       over && pair_->sends_outstanding() == 0 && pair_->receives_outstanding() == 0;
   // One that is destroyed reads and writes nothing; one that the device keeps may.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <thread>
 #include <utility>
 
 namespace fabric::verbs {
@@ -65,7 +66,11 @@ bool QueuePair::destroyed(const Elsewhere& elsewhere) {
   if (pair_ != nullptr) {
     phase_ = QueuePhase::error;
     destruction_ = std::make_shared<std::atomic<Destruction>>(Destruction::under_way);
-    auto task = [device = device_, pair = std::exchange(pair_, nullptr), told = destruction_] {
+    auto task = [device = device_, pair = std::exchange(pair_, nullptr), told = destruction_,
+                 asked = error_code_] {
+      if (asked != nullptr) {
+        asked->wait(kAsked);  // the device has the queue pair in hand
+      }
       const bool gone = device->destroyed(device->verbs().destroy_qp(pair));
       told->store(gone ? Destruction::done : Destruction::refused);
       told->notify_all();
@@ -142,21 +147,44 @@ bool QueuePair::to_rts(const PathSettings& settings, std::uint32_t psn, Error& e
                 QueuePhase::rts, "RTS", error);
 }
 
-bool QueuePair::to_error(Error& error) {
+bool QueuePair::to_error(const Elsewhere& elsewhere, Error& error) {
   if (phase_ == QueuePhase::error) {
     return true;
   }
-  ibv_qp_attr attributes{};
-  attributes.qp_state = IBV_QPS_ERR;
-  if (modify(attributes, IBV_QP_STATE, QueuePhase::error, "ERR", error)) {
-    return true;
+  if (error_code_ == nullptr) {
+    failed_ = true;
+    error_code_ = std::make_shared<std::atomic<int>>(kAsked);
+    auto task = [device = device_, pair = pair_, told = error_code_] {
+      ibv_qp_attr attributes{};
+      attributes.qp_state = IBV_QPS_ERR;
+      const int code = device->verbs().modify_qp(pair, &attributes, IBV_QP_STATE);
+      told->store(code < 0 ? errno : code);
+      told->notify_all();
+    };
+    if (elsewhere) {
+      elsewhere(std::move(task));
+    } else {
+      task();
+    }
+    const auto until = std::chrono::steady_clock::now() + kPatience;
+    while (*error_code_ == kAsked && std::chrono::steady_clock::now() < until) {
+      std::this_thread::sleep_for(kPatience / 40);
+    }
   }
-  if (error.code == EIO) {
+  const int code = *error_code_;
+  if (code == kAsked) {
+    return false;
+  }
+  if (code != 0 && code != EIO) {
+    last_error_ = code;
+    error = verbs::failed("ibv_modify_qp to ERR", device_->name(), code);
+    return false;
+  }
+  if (code == EIO) {
     device_->set_gone();
-    phase_ = QueuePhase::error;
-    return true;
   }
-  return false;
+  phase_ = QueuePhase::error;
+  return true;
 }
 
 std::optional<ibv_qp_state> QueuePair::ask_state() const {

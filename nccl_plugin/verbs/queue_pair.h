@@ -9,6 +9,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -77,9 +78,13 @@ class QueuePair {
   bool to_rtr(const PathSettings& settings, const PathTerms& local, const PathTerms& peer,
               const QueuePairTerms& peer_pair, Error& error);
   bool to_rts(const PathSettings& settings, std::uint32_t psn, Error& error);
-  // Every request is flushed and nothing of the peer lands any more, once the flushes have been
-  // polled. True as well when the device is gone.
-  bool to_error(Error& error);
+  // Moves it to ERR: nothing is posted from the first call on. True: it is there, or the device is
+  // gone. Every request is flushed then and nothing of the peer lands any more, once the flushes
+  // have been polled. False: ask again; or the device refuses, and `error` says so each time.
+  // A device may take seconds: that runs elsewhere, and the first call waits kPatience for it.
+  // Null: at once, on the caller's thread.
+  bool to_error(const Elsewhere& elsewhere, Error& error);
+  static constexpr std::chrono::milliseconds kPatience{2};
   // As the device says it. nullopt: it does not answer.
   [[nodiscard]] std::optional<ibv_qp_state> ask_state() const;
   // Ends it now. True: it is no more, and its device touches no memory on its behalf. The answer
@@ -128,6 +133,9 @@ class QueuePair {
   ibv_qp* pair_;
   QueuePhase phase_ = QueuePhase::reset;
   bool failed_ = false;
+  // What the device said of ERR; null: it was not asked. Else an errno, 0 or kAsked.
+  static constexpr int kAsked = -1;
+  std::shared_ptr<std::atomic<int>> error_code_;
   enum class Destruction : std::uint8_t { under_way, done, refused };
   std::shared_ptr<std::atomic<Destruction>> destruction_;  // null: it is not to be destroyed yet
   int last_error_ = 0;

@@ -326,6 +326,14 @@ const char* wc_status_str(ibv_wc_status status) {
   return status == IBV_WC_SUCCESS ? "success" : "error";
 }
 
+int modify_in_its_time(ibv_qp* pair, ibv_qp_attr* attributes, int mask) {
+  const auto& wait = Network::current()->on_error;
+  if (wait && attributes->qp_state == IBV_QPS_ERR) {
+    wait();
+  }
+  return locked<modify_qp>(pair, attributes, mask);
+}
+
 int destroy_in_its_time(ibv_qp* pair) {
   if (const auto& wait = Network::current()->on_destroy) {
     wait();
@@ -364,7 +372,7 @@ const Functions& Network::functions() {
                                locked<get_cq_event>,
                                locked<ack_cq_events>,
                                locked<create_qp>,
-                               locked<modify_qp>,
+                               modify_in_its_time,
                                locked<query_qp>,
                                destroy_in_its_time,
                                locked<post_send>,

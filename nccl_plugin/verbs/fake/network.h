@@ -228,6 +228,8 @@ class Network {
   std::function<void()> on_arm;
   // Called before a queue pair is destroyed, without the lock: it may take its time.
   std::function<void()> on_destroy;
+  // Likewise before one goes to ERR.
+  std::function<void()> on_error;
 
   // For functions.cpp.
   std::map<std::uint32_t, std::unique_ptr<QueuePairModel>> pairs;  // destroyed ones, too

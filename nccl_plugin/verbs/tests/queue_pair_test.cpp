@@ -95,8 +95,8 @@ TEST_CASE("queue pair: everything is flushed, each queue in its order, and no id
   }
   wire.network.step([](std::size_t) { return std::size_t{0}; });  // one has left
   Error error;
-  CHECK(pair.a.pair->to_error(error));
-  CHECK(pair.a.pair->to_error(error));  // again: no harm
+  CHECK(pair.a.pair->to_error(nullptr, error));
+  CHECK(pair.a.pair->to_error(nullptr, error));  // again: no harm
   std::set<std::uint64_t> ids;
   for (const Completion& completion : pair.a.completions()) {
     CHECK(completion.status == IBV_WC_WR_FLUSH_ERR);
@@ -213,13 +213,45 @@ TEST_CASE("queue pair: ERR is refused, and the device is gone") {
   Pair pair;
   wire.left.fail(Call::to_error, EINVAL);
   Error error;
-  CHECK(!pair.a.pair->to_error(error));
+  CHECK(!pair.a.pair->to_error(nullptr, error));
   CHECK(pair.a.pair->failed());
   CHECK(pair.a.pair->phase() != QueuePhase::error);
   wire.right.unplug();
-  CHECK(pair.b.pair->to_error(error));
+  CHECK(pair.b.pair->to_error(nullptr, error));
   CHECK(pair.b.device->gone());
   CHECK(pair.b.pair->destroy());
+}
+
+TEST_CASE("queue pair: a device that takes its time with ERR keeps nobody waiting") {
+  for (const bool destroyed : {false, true}) {
+    CAPTURE(destroyed);
+    Wire wire;
+    std::atomic<bool> hangs{true};
+    wire.network.on_error = [&hangs] {
+      while (hangs) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    };
+    Pair pair;
+    Reaper reaper;
+    const Elsewhere elsewhere = [&reaper](std::function<void()> task) {
+      reaper.run(std::move(task));
+    };
+    Memory from(pair.a.device, 64);
+    Memory to(pair.b.device, 64);
+    Error error;
+    CHECK_FALSE(pair.a.pair->to_error(elsewhere, error));  // it would never return
+    CHECK_FALSE(pair.a.pair->to_error(elsewhere, error));
+    CHECK(error.text.empty());
+    CHECK(pair.a.pair->post_write(write_to(from, to, 64)) == Posted::failed);
+    CHECK((!destroyed || !pair.a.pair->destroyed(elsewhere)));  // after that
+    hangs = false;
+    while (!(destroyed ? pair.a.pair->destroyed(elsewhere)
+                       : pair.a.pair->to_error(elsewhere, error))) {
+      std::this_thread::yield();
+    }
+    CHECK(pair.a.pair->phase() == QueuePhase::error);
+  }
 }
 
 TEST_CASE("queue pair: a device that refuses to destroy keeps it") {
