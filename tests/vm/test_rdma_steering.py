@@ -55,7 +55,7 @@ def job(steered):
     places = [Place(steered.alpha), Place(steered.beta)]
     for place in places:
         payload.push(place.vm, build_dir())
-    # Little: a path that the emulated processor starves dies, and is not dialled while IP is broken.
+    # Little: a path that the emulated processor starves dies, and is not dialled without IP.
     words = ["--size", "32K", "--duration", "1800", "--pingpong", "0", "--interval-ms", "100"]
     env = {"FABRIC_VERBS": "1", "FABRIC_RUN_DIR": RUN}
     ranks = GuestPerf(
