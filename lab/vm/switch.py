@@ -17,7 +17,13 @@ _LOOK_S = 0.2
 
 
 class Switch:
-    """Use as a context manager. A machine that is off takes no frame, and nobody is told."""
+    """Use as a context manager. A machine that is off takes no frame, and nobody is told.
+
+    Args:
+        directory: where the Unix sockets of its ports and of the machines' NICs lie.
+        name: prefix of their names.
+        macs: address of the NIC at each port.
+    """
 
     def __init__(self, directory: Path, name: str, macs: list[str]) -> None:
         self._ports = [directory / f"{name}-port{at}" for at in range(len(macs))]

@@ -188,7 +188,7 @@ class SendCore {
     int tag = 0;
     bool matched = false;    // has a group and a slot, perhaps before the CTS
     bool eager = false;      // goes before its CTS
-    bool device = false;     // `data` is
+    bool device = false;     // `data` is device memory
     bool no_stream = false;  // it, or where it goes, is device memory
     bool acknowledged = false;
     bool forgotten = false;

@@ -84,11 +84,14 @@ std::optional<ControlActions> Receiver::tick(std::int64_t now, const PeerFacts& 
 // The paths of which another has to be there before a word may take this one. The sender's memory
 // may be a GPU's, for which a stream is no other.
 core::PathSet Receiver::others_of(core::PathIndex index) const {
+  if (!context_.params.gpudirect) {
+    return live_;
+  }
   core::PathSet writing = 0;
   core::each(live_ & writers_, [&](core::PathIndex path) {
     writing |= paths_[path].link->prepared() ? core::bit(path) : 0;
   });
-  return context_.params.gpudirect && (writing & core::bit(index)) != 0 ? writing : live_;
+  return (writing & core::bit(index)) != 0 ? writing : live_;
 }
 
 // Finds what has died: said so by a hint, or silent.

@@ -142,10 +142,8 @@ class HalfIn final : public host::HalfLink<host::LinkIn> {
 
 }  // namespace
 
-VerbsTransport::VerbsTransport(host::Context& context, const Functions& verbs,
-                               const std::string& root)
+VerbsTransport::VerbsTransport(host::Context& context, const Functions& verbs)
     : context_(context),
-      root_(root),
       devices_(verbs, rules_of(context.params, context.params.complaints),
                settings_of(context.params)) {
   const host::Params& params = context.params;
@@ -181,8 +179,7 @@ LinkSettings VerbsTransport::settings_of_rail(std::size_t rail) {
 }
 
 std::unique_ptr<VerbsTransport> VerbsTransport::make(host::Context& context, const Functions* verbs,
-                                                     const std::string& missing,
-                                                     const std::string& root) {
+                                                     const std::string& missing) {
   if (context.params.gpudirect && !context.params.verbs) {
     context.say(LogLevel::warn, "FABRIC_GPUDIRECT=1 has no effect without FABRIC_VERBS=1");
   }
@@ -198,7 +195,7 @@ std::unique_ptr<VerbsTransport> VerbsTransport::make(host::Context& context, con
     context.say(LogLevel::info, "verbs: " + missing + "; all paths are TCP");
     return nullptr;
   }
-  std::unique_ptr<VerbsTransport> made(new VerbsTransport(context, *verbs, root));
+  std::unique_ptr<VerbsTransport> made(new VerbsTransport(context, *verbs));
   made->find();
   auto devices = made->devices_.devices();
   if (std::all_of(devices.begin(), devices.end(),
@@ -304,7 +301,7 @@ int VerbsTransport::memory_kinds(std::size_t local_rail) const {
   if (found == nullptr) {
     return kMemoryHost;
   }
-  const GpuSupport support = gpu_support(*found->device(), root_);
+  const GpuSupport support = gpu_support(*found->device());
   return kMemoryHost | (support.peer_memory ? kMemoryCuda : 0) |
          (support.dmabuf ? kMemoryDmaBuf : 0);
 }

@@ -49,10 +49,9 @@ class Refusals {
 class VerbsTransport final : public host::Transport, public host::Memory {
  public:
   // Null when no rail has a device now, or verbs is off; says why in the log. `verbs`: the table;
-  // null: there is no libibverbs, and `missing` says so. `root`: of the file system, for tests.
+  // null: there is no libibverbs, and `missing` says so.
   static std::unique_ptr<VerbsTransport> make(host::Context& context, const Functions* verbs,
-                                              const std::string& missing,
-                                              const std::string& root = "");
+                                              const std::string& missing);
 
   [[nodiscard]] host::TransportKind kind() const override { return host::TransportKind::verbs; }
   std::unique_ptr<host::HalfLink<host::LinkOut>> dial(const host::LinkSetup& setup) override;
@@ -77,7 +76,7 @@ class VerbsTransport final : public host::Transport, public host::Memory {
   std::unique_ptr<core::CopyPool> make_copy_pool() override;
 
  private:
-  VerbsTransport(host::Context& context, const Functions& verbs, const std::string& root);
+  VerbsTransport(host::Context& context, const Functions& verbs);
   RailPort* port(std::size_t rail, bool needed = false);
   void find();
   Elsewhere elsewhere(std::size_t rail);
@@ -87,7 +86,6 @@ class VerbsTransport final : public host::Transport, public host::Memory {
   std::shared_ptr<PathHistory> history(const host::LinkSetup& setup, End end);
 
   host::Context& context_;
-  const std::string root_;
   std::array<std::shared_ptr<Reaper>, core::kMaxRails> reapers_;
   std::array<std::shared_ptr<FlushRail>, core::kMaxRails> flushes_;
   RailDevices devices_;
