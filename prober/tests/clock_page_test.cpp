@@ -73,15 +73,18 @@ TEST_CASE("Fabric time beside CLOCK_MONOTONIC, from when there is a page to when
   Nanos now = read_clock(CLOCK_MONOTONIC);
   CHECK_FALSE(reader.look(now));
   const auto line = at.line();
-  const Nanos raw_less_mono = read_clock(CLOCK_MONOTONIC_RAW) - read_clock(CLOCK_MONOTONIC);
+  const Nanos before = read_clock(CLOCK_MONOTONIC);
+  const Nanos raw_less_mono = read_clock(CLOCK_MONOTONIC_RAW) - before;
   at.store(line);
   CHECK_FALSE(reader.look(now + kSecond / 20));  // it looks for a file ten times a second
   const auto got = reader.look(now + kSecond / 5);
   REQUIRE(got);
   const Nanos ahead = line.fabric_ns - line.raw_ns + raw_less_mono;
-  CHECK(std::abs(got->ahead - ahead) < 1'000'000);
+  // However slow the machine: what it is off by, and how sure it is, are within what this took.
+  const auto took = [&] { return read_clock(CLOCK_MONOTONIC) - before; };
+  CHECK(std::abs(got->ahead - ahead) <= got->bound + took());
   CHECK(got->bound >= 700);
-  CHECK(got->bound < 5'000);
+  CHECK(got->bound <= 700 + took());
   CHECK(got->epoch == 5);
   // Another file has its name, with another time.
   auto other = line;
@@ -92,7 +95,7 @@ TEST_CASE("Fabric time beside CLOCK_MONOTONIC, from when there is a page to when
   const auto next = reader.look(now + 2 * kSecond);
   REQUIRE(next);
   CHECK(next->epoch == 6);
-  CHECK(std::abs(next->ahead - ahead - 9 * kSecond) < 1'000'000);
+  CHECK(std::abs(next->ahead - ahead - 9 * kSecond) <= next->bound + took());
   ::unlink(at.path().c_str());
   CHECK(reader.look(now + 2 * kSecond + 1));
   CHECK_FALSE(reader.look(now + 4 * kSecond));
