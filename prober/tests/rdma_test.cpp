@@ -39,6 +39,21 @@ ring::PathRow rdma_row(const World& w, std::uint8_t host, std::size_t path = 0) 
   return row(h, h.engine->config().udp_paths() + path);
 }
 
+// A host of one rail stops, and another hears of it.
+void say_byes(World& w, std::uint8_t from, std::uint8_t to) {
+  std::vector<Outgoing> out;
+  w.hosts[from].engine->send_byes(nullptr, w.now, out);
+  REQUIRE(std::count_if(out.begin(), out.end(), [&](const Outgoing& o) {
+            return o.to == World::terms(to, 1);
+          }) == 1);
+  for (const Outgoing& o : out) {
+    const auto link = static_cast<std::uint16_t>(o.link);
+    const std::uint16_t port = link == 1 ? kRocePort : 9200;
+    w.inject(to, link, v4(0, from, port), {o.bytes.begin(), o.bytes.end()});
+  }
+  w.hosts.erase(from);
+}
+
 }  // namespace
 
 TEST_CASE("rdma: the terms of a queue pair come back as they were, and nothing else is one") {
@@ -156,6 +171,54 @@ TEST_CASE("rdma: trains go over RDMA where UDP is broken, one way or both, and o
   }
 }
 
+// Soft-RoCE sends nothing to anybody while 64 packets of its queue pair wait for an address.
+TEST_CASE("rdma: a peer that is lost on both transports is searched for once a second") {
+  for (const bool says_bye : {false, true}) {
+    World w;
+    w.rdma = true;
+    for (std::uint8_t number = 1; number <= 3; ++number) {
+      std::vector<std::uint8_t> peers{1, 2, 3};
+      std::erase(peers, number);
+      w.start(number, 111 * number, peers, 1, 10 * kMs, true);
+    }
+    w.run(1000 * kMs);
+    const auto dead = [](std::uint8_t from, std::uint8_t to, auto) { return from == 3 || to == 3; };
+    if (says_bye) say_byes(w, 3, 1);
+    w.lost = w.lost_rdma = dead;
+    w.run(500 * kMs);
+    const auto sent = [&](std::size_t path) { return rdma_row(w, 1, path).sent; };
+    REQUIRE(rdma_row(w, 1, 1).address[15] == 3);
+    const std::uint64_t living = sent(0);
+    const std::uint64_t lost = sent(1);
+    w.run(3000 * kMs);
+    CHECK(sent(1) - lost >= 2);
+    CHECK(sent(1) - lost <= 4);  // the kernel's patience with an address, 64 among all that are lost
+    CHECK(sent(0) - living > 140);
+    CHECK(rdma_row(w, 1, 0).rx_missed == 0);
+    CHECK(rdma_row(w, 2, 0).rx_missed == 0);
+    if (says_bye) continue;
+    // It comes back over RDMA alone.
+    w.lost_rdma = [](auto, auto, auto) { return false; };
+    w.run(1200 * kMs);
+    CHECK(rdma_row(w, 1, 1).rx_missed == 0);
+    CHECK(sent(1) - lost > 10);
+  }
+}
+
+TEST_CASE("rdma: a peer that is lost on both transports is at full pace once UDP is heard") {
+  World w = rdma_hosts();
+  w.run(1000 * kMs);
+  w.lost = w.lost_rdma = [](auto, auto, auto) { return true; };
+  w.run(5000 * kMs);
+  w.lost = w.lost_rdma = [](auto, auto, auto) { return false; };
+  w.run(200 * kMs);
+  CHECK(rdma_row(w, 1).rx_missed == 0);
+  CHECK(rdma_row(w, 2).rx_missed == 0);
+  const std::uint64_t before = rdma_row(w, 1).sent;
+  w.run(500 * kMs);
+  CHECK(rdma_row(w, 1).sent - before >= 49);
+}
+
 TEST_CASE("rdma: to a peer that told of no queue pair, or of none any more, no trains are due") {
   for (const bool once : {false, true}) {
     World w;
@@ -233,15 +296,7 @@ TEST_CASE("rdma: a peer that restarts is heard again, and one that stops says so
   w.run(500 * kMs);
   CHECK(rdma_row(w, 1).restarts == 1);
   CHECK(rdma_row(w, 1).rx_missed == 0);
-  std::vector<Outgoing> out;
-  w.hosts[2].engine->send_byes(nullptr, w.now, out);
-  REQUIRE(out.size() == 2);
-  CHECK(out[1].to == World::terms(1, 1));
-  for (const Outgoing& o : out) {
-    const auto link = static_cast<std::uint16_t>(o.link);
-    w.inject(1, link, v4(0, 2, link == 1 ? kRocePort : 9200), {o.bytes.begin(), o.bytes.end()});
-  }
-  w.hosts.erase(2);
+  say_byes(w, 2, 1);
   w.run(300 * kMs);
   CHECK((rdma_row(w, 1).flags & ring::kPathGone) != 0);
   CHECK(rdma_row(w, 1).rx_missed == 0);

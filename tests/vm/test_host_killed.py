@@ -19,8 +19,9 @@ NAMES = ("killed-a", "killed-b", "killed-c")
 VICTIM = 2
 MAC = "52:54:00:fc:{:02x}:{:02x}"
 PATIENCE_S = 300
-STAYS_S = 20
-"""For so long nobody else may be blamed."""
+STAYS_S = 30
+"""For so long nobody else may be blamed. After about 8 s the dead host has no neighbour's address
+any more, and what is sent to it waits in the kernel."""
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +92,8 @@ def test_a_killed_machine_is_down_at_all_peers_and_nobody_else_is_blamed(hosts):
             assert silent(vm, name)
             living = [path for path in watched.paths(vm) if path["peer"] != name]
             assert len(living) == watched.RAILS
-            assert [path for path in living if not watched.is_up(path)] == []
+            broken = [path for path in living if not watched.is_up(path)]
+            assert not broken, f"{time.monotonic() - killed:.1f} s later, {vm.name}: {broken}"
             own, located = judged(vm)
             assert own == {"rail0": ("up", "up"), "rail1": ("up", "up")}
             assert [blame for blame in located if not blame.startswith(f"host {name}")] == []

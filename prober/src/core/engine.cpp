@@ -9,6 +9,7 @@ namespace {
 
 constexpr Nanos kSecond = 1'000'000'000;
 constexpr Nanos kStalledSaid = kSecond;  // how long peers are told of a gap
+constexpr Nanos kSearch = kSecond;  // between packets to a peer that is lost
 // For three link intervals, every half of one: a lost one is followed before anybody misses us.
 constexpr std::uint32_t kByes = 6;
 constexpr std::size_t kMostParked = ring::kMaxPaths;
@@ -421,7 +422,8 @@ void Engine::take_due(Nanos now, Nanos wall_minus_mono, std::vector<Outgoing>& o
   const std::size_t first = out.size();
   const Nanos grid_minus_mono = grid(wall_minus_mono);
   for (Entry& entry : paths_) {
-    if (!has_peer(entry)) {
+    const bool lost = is_lost(entry);
+    if (!has_peer(entry) || (lost && now < entry.next_search)) {
       if (entry.single.due() <= now) entry.single.advance(now, grid_minus_mono);
       continue;
     }
@@ -437,10 +439,12 @@ void Engine::take_due(Nanos now, Nanos wall_minus_mono, std::vector<Outgoing>& o
       const Nanos due = entry.single.due();
       entry.single.advance(now, grid_minus_mono);
       push(entry, 0, false, now, due, out);
+      entry.next_search = now + kSearch;
       sent = true;
     }
     // What was just sent already says it.
-    if (!entry.quiet && entry.path->take_report(now) && !sent) push(entry, 0, true, now, now, out);
+    if (!lost && !entry.quiet && entry.path->take_report(now) && !sent)
+      push(entry, 0, true, now, now, out);
   }
   sign_from(first, out);
   find_next();

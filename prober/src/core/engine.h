@@ -195,6 +195,7 @@ class Engine {
     Cadence single;
     Cadence train;
     Nanos train_period = 0;  // 0: it never carries trains
+    Nanos next_search = 0;   // of a peer that is_lost()
     // Path::quiet, until then and while no packet came: most need not be looked at.
     bool quiet = false;
     Nanos quiet_until = 0;
@@ -269,6 +270,10 @@ class Engine {
   static bool has_peer(const Entry& entry) {
     return !entry.rdma || entry.path->ud_terms().qpn != 0;
   }
+  // Over RDMA, a peer that is heard over neither transport of the path. Its packets wait in the
+  // kernel for a neighbour's address, soft-RoCE lets 64 of a queue pair wait, and then sends nothing
+  // to the living either: a packet a second is enough to find it back.
+  bool is_lost(const Entry& entry) const;
   // Trains go over RDMA where UDP is broken, so that this host's time does not depend on either.
   void turn_trains();
   void push_bye(Path& path, std::uint16_t link, const Address& own, Nanos now,
