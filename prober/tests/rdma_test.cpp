@@ -43,9 +43,8 @@ ring::PathRow rdma_row(const World& w, std::uint8_t host, std::size_t path = 0) 
 void say_byes(World& w, std::uint8_t from, std::uint8_t to) {
   std::vector<Outgoing> out;
   w.hosts[from].engine->send_byes(nullptr, w.now, out);
-  REQUIRE(std::count_if(out.begin(), out.end(), [&](const Outgoing& o) {
-            return o.to == World::terms(to, 1);
-          }) == 1);
+  REQUIRE(std::count_if(out.begin(), out.end(),
+                        [&](const Outgoing& o) { return o.to == World::terms(to, 1); }) == 1);
   for (const Outgoing& o : out) {
     const auto link = static_cast<std::uint16_t>(o.link);
     const std::uint16_t port = link == 1 ? kRocePort : 9200;
@@ -191,8 +190,9 @@ TEST_CASE("rdma: a peer that is lost on both transports is searched for once a s
     const std::uint64_t living = sent(0);
     const std::uint64_t lost = sent(1);
     w.run(3000 * kMs);
+    // In the three seconds that the kernel waits for an address.
     CHECK(sent(1) - lost >= 2);
-    CHECK(sent(1) - lost <= 4);  // the kernel's patience with an address, 64 among all that are lost
+    CHECK(sent(1) - lost <= 4);
     CHECK(sent(0) - living > 140);
     CHECK(rdma_row(w, 1, 0).rx_missed == 0);
     CHECK(rdma_row(w, 2, 0).rx_missed == 0);

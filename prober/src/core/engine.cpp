@@ -9,7 +9,7 @@ namespace {
 
 constexpr Nanos kSecond = 1'000'000'000;
 constexpr Nanos kStalledSaid = kSecond;  // how long peers are told of a gap
-constexpr Nanos kSearch = kSecond;  // between packets to a peer that is lost
+constexpr Nanos kSearch = kSecond;       // between packets to a peer that is lost
 // For three link intervals, every half of one: a lost one is followed before anybody misses us.
 constexpr std::uint32_t kByes = 6;
 constexpr std::size_t kMostParked = ring::kMaxPaths;

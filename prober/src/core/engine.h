@@ -271,8 +271,8 @@ class Engine {
     return !entry.rdma || entry.path->ud_terms().qpn != 0;
   }
   // Over RDMA, a peer that is heard over neither transport of the path. Its packets wait in the
-  // kernel for a neighbour's address, soft-RoCE lets 64 of a queue pair wait, and then sends nothing
-  // to the living either: a packet a second is enough to find it back.
+  // kernel for a neighbour's address, soft-RoCE lets 64 of a queue pair wait, and then sends
+  // nothing to the living either: a packet a second is enough to find it back.
   bool is_lost(const Entry& entry) const;
   // Trains go over RDMA where UDP is broken, so that this host's time does not depend on either.
   void turn_trains();
