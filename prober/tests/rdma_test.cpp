@@ -185,6 +185,8 @@ TEST_CASE("rdma: a peer that is lost on both transports is searched for once a s
     if (says_bye) say_byes(w, 3, 1);
     w.lost = w.lost_rdma = dead;
     w.run(500 * kMs);
+    CHECK((rdma_row(w, 1, 1).rx_missed > 3) != says_bye);
+    w.run(1000 * kMs);
     const auto sent = [&](std::size_t path) { return rdma_row(w, 1, path).sent; };
     REQUIRE(rdma_row(w, 1, 1).address[15] == 3);
     const std::uint64_t living = sent(0);

@@ -336,4 +336,8 @@ def _text(path: Path) -> str:
 def _end(process: subprocess.Popen[Any]) -> None:
     if process.poll() is None:
         process.terminate()
-        process.wait(20)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:  # of the lowest priority on a busy machine
+            process.kill()
+            process.wait()

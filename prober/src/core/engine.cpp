@@ -9,7 +9,6 @@ namespace {
 
 constexpr Nanos kSecond = 1'000'000'000;
 constexpr Nanos kStalledSaid = kSecond;  // how long peers are told of a gap
-constexpr Nanos kSearch = kSecond;       // between packets to a peer that is lost
 // For three link intervals, every half of one: a lost one is followed before anybody misses us.
 constexpr std::uint32_t kByes = 6;
 constexpr std::size_t kMostParked = ring::kMaxPaths;
@@ -91,7 +90,7 @@ void Engine::configure(Config config, Nanos now, Nanos wall_minus_mono) {
   }
   pair_rdma_paths();
   for (Entry& entry : paths_) schedule(entry, now, grid(wall_minus_mono));
-  turn_trains();
+  turn_trains(now);
   mtu_turns_.resize(config_.links.size());
   find_next();
   all_quiet_ = by_due_time_ = any_suspected_ = false;
@@ -382,7 +381,7 @@ void Engine::judge(Nanos drained, RecordSink& sink) {
   any_suspected_ = std::find(suspected_.begin(), suspected_.end(), true) != suspected_.end();
   miss_run_ = 0;
   for (const MissRun& run : miss_runs_) miss_run_ = std::max({miss_run_, run.rx, run.tx});
-  turn_trains();
+  turn_trains(drained);
 }
 
 void Engine::stamp(Packet& packet, Nanos due) const {
@@ -422,7 +421,7 @@ void Engine::take_due(Nanos now, Nanos wall_minus_mono, std::vector<Outgoing>& o
   const std::size_t first = out.size();
   const Nanos grid_minus_mono = grid(wall_minus_mono);
   for (Entry& entry : paths_) {
-    const bool lost = is_lost(entry);
+    const bool lost = is_lost(entry, now);
     if (!has_peer(entry) || (lost && now < entry.next_search)) {
       if (entry.single.due() <= now) entry.single.advance(now, grid_minus_mono);
       continue;

@@ -190,6 +190,8 @@ class Engine {
   const Counters& counters() const { return counters_; }
 
  private:
+  static constexpr Nanos kSearch = 1'000'000'000;
+
   struct Entry {
     std::unique_ptr<Path> path;
     Cadence single;
@@ -270,12 +272,12 @@ class Engine {
   static bool has_peer(const Entry& entry) {
     return !entry.rdma || entry.path->ud_terms().qpn != 0;
   }
-  // Over RDMA, a peer that is heard over neither transport of the path. Its packets wait in the
-  // kernel for a neighbour's address, soft-RoCE lets 64 of a queue pair wait, and then sends
-  // nothing to the living either: a packet a second is enough to find it back.
-  bool is_lost(const Entry& entry) const;
+  // Over RDMA, a peer that was heard over neither transport of the path for kSearch. Its packets
+  // come to wait in the kernel for a neighbour's address, soft-RoCE lets 64 of a queue pair wait,
+  // and then sends nothing to the living either: one packet each kSearch finds it back.
+  bool is_lost(const Entry& entry, Nanos now) const;
   // Trains go over RDMA where UDP is broken, so that this host's time does not depend on either.
-  void turn_trains();
+  void turn_trains(Nanos now);
   void push_bye(Path& path, std::uint16_t link, const Address& own, Nanos now,
                 std::vector<Outgoing>& out);
   void say_parked(Nanos now, std::vector<Outgoing>& out);

@@ -53,21 +53,22 @@ void Engine::pair_rdma_paths() {
   }
 }
 
-bool Engine::is_lost(const Entry& entry) const {
+bool Engine::is_lost(const Entry& entry, Nanos now) const {
   if (!entry.rdma || entry.beside >= paths_.size()) return false;
-  const auto heard = [&](const Entry& either) {
-    const Reachability now = either.path->heard(config_.misses);
-    return now == Reachability::kWell || now == Reachability::kDoubt;
+  const auto silent = [&](const Path& path) {
+    const Reachability heard = path.heard(config_.misses);
+    if (heard == Reachability::kWell || heard == Reachability::kDoubt) return false;
+    return now - path.last_heard() >= kSearch;
   };
-  return !heard(entry) && !heard(paths_[entry.beside]);
+  return silent(*entry.path) && silent(*paths_[entry.beside].path);
 }
 
-void Engine::turn_trains() {
+void Engine::turn_trains(Nanos now) {
   for (std::size_t i = udp_paths_; i < paths_.size(); ++i) {
     const Entry& entry = paths_[i];
     if (entry.train_period == 0 || entry.beside >= udp_paths_) continue;
     const bool broken = paths_[entry.beside].path->broken(config_.misses);
-    entry.path->set_carries_trains(broken && has_peer(entry) && !is_lost(entry));
+    entry.path->set_carries_trains(broken && has_peer(entry) && !is_lost(entry, now));
   }
 }
 
