@@ -272,9 +272,9 @@ class Engine {
   static bool has_peer(const Entry& entry) {
     return !entry.rdma || entry.path->ud_terms().qpn != 0;
   }
-  // Over RDMA, a peer that was heard over neither transport of the path for kSearch. Its packets
-  // come to wait in the kernel for a neighbour's address, soft-RoCE lets 64 of a queue pair wait,
-  // and then sends nothing to the living either: one packet each kSearch finds it back.
+  // For kSearch, neither transport of this RDMA path has heard the peer. Packets to a dead host
+  // wait in the kernel for its neighbour entry; a queue pair of soft-RoCE with 64 waiting packets
+  // sends nothing to any peer. So the peer gets one packet each kSearch.
   bool is_lost(const Entry& entry, Nanos now) const;
   // Trains go over RDMA where UDP is broken, so that this host's time does not depend on either.
   void turn_trains(Nanos now);
