@@ -81,6 +81,10 @@ class FitScheduler:
             stepped = path.estimator.steps != steps
             if stepped and not any(path.hardware) and self.core.path_stepped(path.number, now):
                 return True
+            if path.beside is not None and (path.estimator.doubt or stepped):
+                # The line beside it is of the same clocks, and nothing comes that would correct it.
+                path.beside.reset()
+                self.core.drop(path.beside.number)
             if pair is not None:
                 pair = carried(pair, own, theirs)
             if pair is not None or path.estimator.doubt or stepped:

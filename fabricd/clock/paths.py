@@ -23,6 +23,9 @@ from fabricd.probes.ring import RingError, RingReader
 
 ROWS_NS = SECOND
 """Between two looks at where the paths lead."""
+RETURN_NS = 4 * SECOND
+"""A path over RDMA is kept for so long after its trains went back to UDP, which may be without a
+line then: the first takes a second."""
 MISSES = 3
 NEXT_LOOK_NS = 45_000_000
 LEAST_SILENCE_NS = 100_000_000
@@ -77,6 +80,11 @@ class ClockPath:
     peer_moves: int = 0
     rdma: bool = False
     """Over RDMA: it has trains while UDP is broken beside it."""
+    beside: ClockPath | None = None
+    """The same path over the other transport. It lies between the same two clocks, so that a
+    message over either holds for the lines of both."""
+    trains_ns: int = 0
+    """When it last was seen with trains, our clock."""
     told: bool = False
     """That it is shorter than it can be: logged once, however often that is found anew."""
 
@@ -89,6 +97,16 @@ class ClockPath:
         """This host's clock is another: what is due is due now."""
         self.reset()
         self.fit_ns = self.crossed_ns = self.deaf_ns = 0
+
+    def outlasts_trains(self, incarnation: int, now_ns: int) -> bool:
+        """Whether it is of use without trains, for a while.
+
+        Args:
+            incarnation: of the peer's prober now; 0: not known.
+            now_ns: our clock.
+        """
+        same = incarnation in (0, self.incarnation)
+        return self.rdma and same and 0 <= now_ns - self.trains_ns < RETURN_NS
 
     def hear(self, message: Phc) -> None:
         """The peer told of a NIC's clock: if it is that of this path."""
@@ -242,6 +260,7 @@ class PathTable:
             return  # changed just now: at the next tick
         self._config = config
         self.by_index, self._rdma = {}, {}
+        here: set[ClockPath] = set()
         if rows:
             self._bare = None
         peers = max(Counter(row.link for row in rows).values(), default=1)
@@ -250,11 +269,15 @@ class PathTable:
         for row in rows:
             if row.rdma:
                 self._rdma.setdefault(row.host_id, []).append(row.index)
-            if not row.clock or not row.host_id or row.link not in links:
+            if not row.host_id or row.link not in links:
                 continue
             link = links[row.link]
             key = PathKey(link.netdev, row.address, row.port, row.host_id)
             path = self._known.get(key)
+            if not row.clock:
+                if path is not None and path.outlasts_trains(row.peer_incarnation, now_ns):
+                    here.add(path)
+                continue
             if path is None:
                 path = self._known[key] = ClockPath(
                     next(self._numbers), key, estimator=PairEstimator(self._rules)
@@ -275,12 +298,24 @@ class PathTable:
                 path.peer_moves = row.peer_moves
                 path.reset()
                 self._rerouted(path)
+            path.trains_ns = now_ns
             self.by_index[row.index] = path
-        here = set(self.by_index.values())
+        here.update(self.by_index.values())
         for key, path in list(self._known.items()):
             if path not in here:
                 del self._known[key]
                 self._void(path)
+        self._find_beside()
+
+    def _find_beside(self) -> None:
+        ways: dict[tuple[str, str, int], list[ClockPath]] = {}
+        for path in self._known.values():
+            path.beside = None
+            ways.setdefault((path.key.netdev, path.key.address, path.key.host), []).append(path)
+        for both in ways.values():
+            if len(both) != 2 or both[0].incarnation != both[1].incarnation:
+                continue  # alone, or one has not heard of the peer's new life
+            both[0].beside, both[1].beside = both[1], both[0]
 
 
 def _taken(row: PathRow) -> PortStatus:

@@ -301,7 +301,9 @@ class ClockService:
                 case _:
                     heard.append(message)
         if heard:
-            self.core.hear(path.number, path.key.host, now, *heard)
+            for each in (path, path.beside):
+                if each is not None:
+                    self.core.hear(each.number, each.key.host, now, *heard)
         if now >= path.deaf_ns:
             path.came.append(came.packets)
 

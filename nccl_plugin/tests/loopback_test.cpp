@@ -255,7 +255,7 @@ TEST_CASE("grouped receives") {
   CHECK(std::equal(two.begin(), two.end(), to_two.begin()));
 }
 
-TEST_CASE("a peer that is gone is an error within a second") {
+TEST_CASE("a peer that is gone is an error long before the deadline") {
   Pair pair(2);
   CHECK(exchange(pair, milliseconds(50), 5).result == Result::success);
   pair.b->finalize();  // its listeners and links vanish, no comm is closed
@@ -263,16 +263,15 @@ TEST_CASE("a peer that is gone is an error within a second") {
   REQUIRE(other->init(nullptr) == Result::success);
   const std::vector<std::byte> bytes = contents(100'000, 1);
   Request* request = nullptr;
-  const auto start = Clock::now();
+  const auto until = Clock::now() + milliseconds(Pair::usual().deadline_ns / 2'000'000);
   Result result = Result::success;
   bool done = false;
-  while (result == Result::success && Clock::now() - start < milliseconds(5000)) {
+  while (result == Result::success && Clock::now() < until) {
     result = request == nullptr ? pair.a->isend(pair.send, bytes.data(), bytes.size(), 0, &request)
                                 : pair.a->test(request, &done, nullptr);
     pair.a->wait(5000);
   }
   CHECK(result == Result::remote_error);
-  CHECK(Clock::now() - start < milliseconds(1000));
 }
 
 TEST_CASE("the plain mode has one path and gives up with it") {

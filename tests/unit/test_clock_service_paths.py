@@ -13,7 +13,7 @@ from clocksync.mesh.messages import Mesh, MeshId, Reference, Time
 from clocksync.mesh.model import HostRules
 from clocksync.page.ports import Ends, PortPage
 from clocksync.pair.linear import Linear
-from clocksync.pair.model import Pair
+from clocksync.pair.model import SECOND, Pair
 from fabricd.cli.clock_command import sources
 from fabricd.clock import service as module
 from fabricd.clock.paths import PathTable
@@ -259,21 +259,111 @@ def ring_with_rdma(run_dir, *, trains, udp_ns, rdma_ns, others_ns):
     (run_dir / "prober" / "ring").write_bytes(data)
 
 
+def shown_paths(service):
+    return status_document(service.core, service.table.all(), service.phcs)["paths"]
+
+
 def test_a_path_over_rdma_is_one_of_the_clock_while_it_carries_trains(make, run_dir, clocks):
     service = make()
     seen = []
-    for trains in (False, True, False):
+    for trains, after_ns in [(False, 10**8), (True, 10**8), (False, 10**8), (False, 5 * 10**9)]:
         ring_with_rdma(run_dir, trains=trains, udp_ns=1, rdma_ns=1, others_ns=1)
-        clocks.ns += 10**8  # at the next step, long before the rows are looked at anyway
+        clocks.ns += after_ns  # at the next step, long before the rows are looked at anyway
         service.tick()
-        rows = status_document(service.core, service.table.all(), service.phcs)["paths"]
+        rows = shown_paths(service)
         seen.append([(row["host"], row["rdma"]) for row in rows])
         assert len(service.core.mover.paths) == 2, "no port moves a queue pair"
         text = Console(width=200, record=True, file=io.StringIO())
         text.print(sources(rows))
-        assert ("rail0 → fd00::8, RDMA" in text.export_text()) == trains
+        assert ("rail0 → fd00::8, RDMA" in text.export_text()) == seen[-1][-1][1]
     both = [(8, False), (9, False)]
-    assert seen == [both, [*both, (8, True)], both]
+    # It stays for a while: UDP may have no line yet.
+    assert seen == [both, [*both, (8, True)], [*both, (8, True)], both]
+
+
+STEP_NS = 4 * 10**8
+"""Between two messages; of half a second would be a gap."""
+
+
+@pytest.fixture
+def talk(make, run_dir, clocks):
+    """A service that hears host 8; called with transport and seconds, it gives what is used."""
+    service = make(rules=HostRules())
+    mesh_id = MeshId(8, NOW)
+    began_ns, count = clocks.ns, 0
+
+    def line(path):
+        pair = Pair(
+            clocks.ns, 0, 5.0, 0.0, 900.0, 900.0, 2.0, 1e-9, 2 * 10**9, clocks.ns, (1.0, 1.0),
+            0.0, 5e-9, 4.0,
+        )  # fmt: skip
+        service.core.estimate(service.table.by_index[path].number, 8, pair)
+
+    def talk(path, seconds, *, lined=True):
+        nonlocal count
+        used = []
+        for _ in range(round(seconds * SECOND / STEP_NS)):
+            clocks.ns += STEP_NS
+            ring_with_rdma(run_dir, trains=path == 2, udp_ns=1, rdma_ns=1, others_ns=1)
+            file = run_dir / "prober" / "ring"
+            data, mesh = bytearray(file.read_bytes()), NOW + clocks.ns - began_ns
+            for message in (
+                mesh_id,
+                Mesh(mesh_id.tag, clocks.ns, mesh, 0.0, 0.0, 8),
+                Reference(mesh_id.tag, 1, 8, 1, mesh, 0, 0.0, 0.0),
+            ):
+                words = struct.unpack("<4Q", encode(message))
+                sample_at(data, count, path=path, config=1, clock_message=words)
+                count += 1
+            put(data, lay.RING_HEADER, 0, sample_head=count)
+            file.write_bytes(data)
+            service.tick()
+            if lined:
+                line(path)
+            used.append(service.core.status.neighbours)
+        return used
+
+    talk.service = service
+    return talk
+
+
+def test_the_line_of_udp_serves_until_rdma_has_its_own(talk):
+    assert talk(0, 4)[-1] == 1
+    assert set(talk(2, 2, lined=False)) == {1}
+    assert talk(2, 70)[-1] == 1, "the line of UDP is too old by now"
+
+
+def test_the_line_of_rdma_serves_until_udp_has_one_again(talk):
+    talk(0, 4)
+    talk(2, 70)
+    assert set(talk(0, 2, lined=False)) == {1}
+    talk(0, 4)
+    assert not any(row["rdma"] for row in shown_paths(talk.service))
+
+
+def test_a_path_in_doubt_leaves_no_line_beside_it(talk, monkeypatch):
+    talk(0, 4)
+    assert talk(2, 1, lined=False)[-1] == 1
+    estimator = talk.service.table.by_index[2].estimator
+
+    def in_doubt(_now_ns):
+        estimator.doubt = True
+
+    monkeypatch.setattr(estimator, "estimate", in_doubt)
+    assert talk(2, 1, lined=False)[-1] == 0
+
+
+def test_a_peer_that_began_anew_is_beside_nothing_of_before(talk, run_dir):
+    talk(0, 1)
+    talk(2, 1)
+    udp, rdma = (talk.service.table.by_index[index] for index in (0, 2))
+    assert (udp.beside, rdma.beside) == (rdma, udp)
+    file = run_dir / "prober" / "ring"
+    data = bytearray(file.read_bytes())
+    put(data, lay.PATH_ROW, lay.PATH_OFFSET + 2 * lay.PATH_ROW.size, peer_incarnation=6)
+    file.write_bytes(data)
+    talk.service.table.read(10**15)
+    assert (udp.beside, rdma.beside) == (None, None)
 
 
 def test_a_host_that_speaks_over_rdma_alone_is_not_silent(run_dir):
