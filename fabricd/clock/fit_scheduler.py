@@ -13,7 +13,7 @@ import structlog
 from clocksync.mesh.host import MeshHost
 from clocksync.pair.crossing import PhcLine, carried
 from clocksync.pair.estimator import feed
-from clocksync.pair.model import SECOND
+from clocksync.pair.model import SECOND, Pair
 from clocksync.pair.trains import Ints, Trains
 from fabricd.clock.clocks import Clocks
 from fabricd.clock.paths import ClockPath
@@ -81,17 +81,32 @@ class FitScheduler:
             stepped = path.estimator.steps != steps
             if stepped and not any(path.hardware) and self.core.path_stepped(path.number, now):
                 return True
-            if path.beside is not None and (path.estimator.doubt or stepped):
-                # The line beside it is of the same clocks, and nothing comes that would correct it.
-                path.beside.reset()
-                self.core.drop(path.beside.number)
             if pair is not None:
                 pair = carried(pair, own, theirs)
             if pair is not None or path.estimator.doubt or stepped:
-                judged = not any(path.hardware) and not path.rdma
-                mark = path.mark if judged else 0
-                self.core.estimate(path.number, path.key.host, pair, mark)
+                self._tell(path, pair, has_trains=path.rdma or path.beside not in paths)
         return False
+
+    def _tell(self, path: ClockPath, pair: Pair | None, *, has_trains: bool) -> None:
+        """The mesh hears of a path's newest line, or that there is none.
+
+        Of the lines of both transports only that of the one with the trains is corrected by what
+        comes. The other serves until this one is there, or says that it is in doubt.
+        """
+        beside = path.beside
+        if beside is not None and not has_trains and self._has_line(beside):
+            return
+        self._estimate(path, pair)
+        if beside is not None and has_trains:
+            self._estimate(beside, None)
+
+    def _estimate(self, path: ClockPath, pair: Pair | None) -> None:
+        judged = not any(path.hardware) and not path.rdma
+        self.core.estimate(path.number, path.key.host, pair, path.mark if judged else 0)
+
+    def _has_line(self, path: ClockPath) -> bool:
+        edge = self.core.edges.get(path.number)
+        return edge is not None and edge.pair is not None
 
     def _distrust(self, path: ClockPath) -> None:
         """Bounds that rested on what an operator said of it are none; said once of each path."""

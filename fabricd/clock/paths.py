@@ -313,9 +313,10 @@ class PathTable:
             path.beside = None
             ways.setdefault((path.key.netdev, path.key.address, path.key.host), []).append(path)
         for both in ways.values():
-            if len(both) != 2 or both[0].incarnation != both[1].incarnation:
-                continue  # alone, or one has not heard of the peer's new life
-            both[0].beside, both[1].beside = both[1], both[0]
+            alike = len({path.incarnation for path in both}) == 1
+            # Otherwise it is alone, or one of them has not heard of the peer's new life.
+            if alike and sorted(path.rdma for path in both) == [False, True]:
+                both[0].beside, both[1].beside = both[1], both[0]
 
 
 def _taken(row: PathRow) -> PortStatus:

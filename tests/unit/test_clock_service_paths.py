@@ -133,6 +133,14 @@ def test_when_nothing_is_heard_at_all_nobody_is_to_blame(make, run_dir, clocks, 
     assert service.core.election.alive(reference, NOW)
 
 
+def given_pair(now_ns):
+    """A line between two clocks that are 5 ns apart, as of now."""
+    return Pair(
+        now_ns, 0, 5.0, 0.0, 900.0, 900.0, 2.0, 1e-9, 2 * 10**9, now_ns, (1.0, 1.0), 0.0,
+        5e-9, 4.0,
+    )  # fmt: skip
+
+
 OWN, PEER = bytes(10) + b"\xff\xff\x0a\0\0\x01", bytes(10) + b"\xff\xff\x0a\0\0\x02"
 ENDS = Ends("10.0.0.1", "10.0.0.2", 9200, 8)
 
@@ -218,10 +226,7 @@ def test_one_way_delays_are_told_with_both_ends_bounds(make, run_dir, clocks):
     ring_to_a_peer(run_dir)
     service.tick()
     edge, path = service.core.edge(0, 8), service.table.by_index[0]
-    path.estimator.last = Pair(
-        clocks.ns, 0, 5.0, 0.0, 900.0, 900.0, 2.0, 1e-9, 2 * 10**9, clocks.ns, (1.0, 1.0), 0.0,
-        5e-9, 4.0,
-    )  # fmt: skip
+    path.estimator.last = given_pair(clocks.ns)
     edge.surplus.look(150.0, clocks.ns)
     service.core.status.bound_ns, service.core.status.reference = 700.0, 7
     for reference, within in ((7, 700.0 + 300.0 + 8.0), (9, None)):
@@ -293,11 +298,7 @@ def talk(make, run_dir, clocks):
     began_ns, count = clocks.ns, 0
 
     def line(path):
-        pair = Pair(
-            clocks.ns, 0, 5.0, 0.0, 900.0, 900.0, 2.0, 1e-9, 2 * 10**9, clocks.ns, (1.0, 1.0),
-            0.0, 5e-9, 4.0,
-        )  # fmt: skip
-        service.core.estimate(service.table.by_index[path].number, 8, pair)
+        service.core.estimate(service.table.by_index[path].number, 8, given_pair(clocks.ns))
 
     def talk(path, seconds, *, lined=True):
         nonlocal count
@@ -341,16 +342,25 @@ def test_the_line_of_rdma_serves_until_udp_has_one_again(talk):
     assert not any(row["rdma"] for row in shown_paths(talk.service))
 
 
-def test_a_path_in_doubt_leaves_no_line_beside_it(talk, monkeypatch):
-    talk(0, 4)
-    assert talk(2, 1, lined=False)[-1] == 1
-    estimator = talk.service.table.by_index[2].estimator
-
-    def in_doubt(_now_ns):
+def in_doubt(estimator):
+    def estimate(_now_ns):
         estimator.doubt = True
 
-    monkeypatch.setattr(estimator, "estimate", in_doubt)
-    assert talk(2, 1, lined=False)[-1] == 0
+    return estimate
+
+
+def test_of_two_lines_that_of_the_path_with_trains_holds(talk, monkeypatch):
+    talk(0, 4)
+    assert talk(2, 1, lined=False)[-1] == 1
+    udp, rdma = (talk.service.table.by_index[index] for index in (0, 2))
+    monkeypatch.setattr(rdma.estimator, "estimate", in_doubt(rdma.estimator))
+    assert talk(2, 1, lined=False)[-1] == 0, "nor does that of UDP, which nothing corrects"
+    pair = given_pair(talk.service.clocks.now())
+    monkeypatch.setattr(rdma.estimator, "estimate", lambda _now_ns: pair)
+    monkeypatch.setattr(udp.estimator, "estimate", in_doubt(udp.estimator))
+    assert set(talk(2, 2, lined=False)[1:]) == {1}, "UDP that is heard one way only"
+    monkeypatch.setattr(udp.estimator, "estimate", lambda _now_ns: pair)
+    assert set(talk(2, 2, lined=False)) == {1}, "of both, one is used"
 
 
 def test_a_peer_that_began_anew_is_beside_nothing_of_before(talk, run_dir):
