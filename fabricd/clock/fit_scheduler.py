@@ -88,10 +88,10 @@ class FitScheduler:
         return False
 
     def _tell(self, path: ClockPath, pair: Pair | None, *, has_trains: bool) -> None:
-        """The mesh hears of a path's newest line, or that there is none.
+        """Tell the mesh a path's newest line, or that there is none.
 
-        Of the lines of both transports only that of the one with the trains is corrected by what
-        comes. The other serves until this one is there, or says that it is in doubt.
+        Of two paths beside each other, packets correct only the line of the one with the trains.
+        The other path's line is used until the path with the trains has a line, or is in doubt.
         """
         beside = path.beside
         if beside is not None and not has_trains and self._has_line(beside):

@@ -24,8 +24,8 @@ from fabricd.probes.ring import RingError, RingReader
 ROWS_NS = SECOND
 """Between two looks at where the paths lead."""
 RETURN_NS = 4 * SECOND
-"""A path over RDMA is kept for so long after its trains went back to UDP, which may be without a
-line then: the first takes a second."""
+"""A path over RDMA is kept for so long after its trains went back to UDP: the path over UDP may
+have no line yet, and its first one takes a second."""
 MISSES = 3
 NEXT_LOOK_NS = 45_000_000
 LEAST_SILENCE_NS = 100_000_000
@@ -99,7 +99,7 @@ class ClockPath:
         self.fit_ns = self.crossed_ns = self.deaf_ns = 0
 
     def outlasts_trains(self, incarnation: int, now_ns: int) -> bool:
-        """Whether it is of use without trains, for a while.
+        """Whether the path is kept although it carries no trains now.
 
         Args:
             incarnation: of the peer's prober now; 0: not known.
@@ -313,8 +313,8 @@ class PathTable:
             path.beside = None
             ways.setdefault((path.key.netdev, path.key.address, path.key.host), []).append(path)
         for both in ways.values():
+            # Unlike incarnations: one of the two paths has not heard of the peer's new life.
             alike = len({path.incarnation for path in both}) == 1
-            # Otherwise it is alone, or one of them has not heard of the peer's new life.
             if alike and sorted(path.rdma for path in both) == [False, True]:
                 both[0].beside, both[1].beside = both[1], both[0]
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from clocksync.mesh.codec import encode
 from clocksync.mesh.messages import Mesh, MeshId, Reference, Time
 from clocksync.mesh.model import HostRules
+from clocksync.page.clock_page import State
 from clocksync.page.ports import Ends, PortPage
 from clocksync.pair.linear import Linear
 from clocksync.pair.model import SECOND, Pair
@@ -292,7 +293,11 @@ STEP_NS = 4 * 10**8
 
 @pytest.fixture
 def talk(make, run_dir, clocks):
-    """A service that hears host 8; called with transport and seconds, it gives what is used."""
+    """A service that hears host 8.
+
+    Called with a path of the ring and seconds it returns, for each message, by how many paths the
+    service sees its neighbour; ``states`` are the service's own.
+    """
     service = make(rules=HostRules())
     mesh_id = MeshId(8, NOW)
     began_ns, count = clocks.ns, 0
@@ -312,6 +317,7 @@ def talk(make, run_dir, clocks):
                 mesh_id,
                 Mesh(mesh_id.tag, clocks.ns, mesh, 0.0, 0.0, 8),
                 Reference(mesh_id.tag, 1, 8, 1, mesh, 0, 0.0, 0.0),
+                Time(mesh_id.tag, 8, 1, clocks.ns, mesh, 100.0, 0.0),
             ):
                 words = struct.unpack("<4Q", encode(message))
                 sample_at(data, count, path=path, config=1, clock_message=words)
@@ -322,22 +328,27 @@ def talk(make, run_dir, clocks):
             if lined:
                 line(path)
             used.append(service.core.status.neighbours)
+            talk.states.append(service.core.status.state)
         return used
 
-    talk.service = service
+    talk.service, talk.states = service, []
     return talk
 
 
 def test_the_line_of_udp_serves_until_rdma_has_its_own(talk):
-    assert talk(0, 4)[-1] == 1
+    assert talk(0, 6)[-1] == 1
+    talk.states.clear()
     assert set(talk(2, 2, lined=False)) == {1}
     assert talk(2, 70)[-1] == 1, "the line of UDP is too old by now"
+    assert set(talk.states) == {State.LOCKED}
 
 
 def test_the_line_of_rdma_serves_until_udp_has_one_again(talk):
-    talk(0, 4)
+    talk(0, 6)
     talk(2, 70)
+    talk.states.clear()
     assert set(talk(0, 2, lined=False)) == {1}
+    assert set(talk.states) == {State.LOCKED}
     talk(0, 4)
     assert not any(row["rdma"] for row in shown_paths(talk.service))
 

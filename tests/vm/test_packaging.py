@@ -211,7 +211,6 @@ def test_promote_is_refused_to_nobody_and_done_for_root(hosts):
     assert ask(vm, "status")["mode"] == "steer"
 
 
-@pytest.mark.nightly
 def test_a_step_of_the_wall_clock_is_no_fault(hosts):
     """By NTP's first answer or by hand: probes are paced and judged by clocks that nobody sets."""
     both = (hosts.alpha, hosts.beta)
@@ -357,7 +356,6 @@ def test_keys_are_rotated_by_the_documented_steps(hosts):
         assert ask(vm, "status")["prober"]["refused"]["auth"] == 0
 
 
-@pytest.mark.nightly
 def test_stopped_daemon_is_ended_by_the_watchdog(hosts):
     vm = hosts.alpha
     old = show(vm, "fabricd", "MainPID", "NRestarts")
