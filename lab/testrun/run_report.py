@@ -59,6 +59,9 @@ class RunReport:
     failures: Sequence[Failure] = ()
     flaky: Sequence[Flaky] = ()
     """Set by `lab.testrun.retry_alone`; these count neither as passed nor as failed above."""
+    returned: Sequence[Flaky] = ()
+    """Set as ``flaky``: tests that were flaky before (`lab.testrun.known_flaky`). They failed, and
+    count as failed above."""
     stopped: str = ""
     """Why it ended before all of its tests had run (``-x``, ``--maxfail``); empty: it did not."""
 
@@ -79,9 +82,9 @@ class RunReport:
             row: dict[str, Any] = json.loads(path.read_text())
             failures = [Failure(**failure) for failure in row["failures"]]
             flaky = [Flaky(**test) for test in row["flaky"]]
-            return cls(
-                int(row["passed"]), int(row["skipped"]), failures, flaky, str(row["stopped"])
-            )
+            returned = [Flaky(**test) for test in row["returned"]]
+            counts = int(row["passed"]), int(row["skipped"])
+            return cls(*counts, failures, flaky, returned, str(row["stopped"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
