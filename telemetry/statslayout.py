@@ -1,6 +1,6 @@
 """Where what lies in a stats page: ``nccl_plugin/pages/stats_page.h`` in Python.
 
-``tests/unit/test_stats_layout.py`` compares the two. Little-endian, struct(3) codes.
+``tests/unit/telemetry/test_stats_layout.py`` compares the two. Little-endian, struct(3) codes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Layout of the ring file, the twin of ``prober/include/fabric/ring.h``; little-endian.
 
-``tests/unit/test_ring_layout.py`` compares every size, offset and constant with what the C++ side
-prints. The rules of the shared memory are in the header's first lines.
+``tests/unit/fabricd/probes/test_ring_layout.py`` compares every size, offset and constant with what
+the C++ side prints. The rules of the shared memory are in the header's first lines.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 // Prints the parameters as the table of docs/reference/plugin.md, for
-// tests/unit/test_params_doc.py: `fabric_params_dump`. Whoever changes kParams pastes its output
-// there.
+// tests/unit/nccl_plugin/test_params_doc.py: `fabric_params_dump`. Whoever changes kParams pastes
+// its output there.
 #include <cstdio>
 #include <cstdlib>
 #include <string>

@@ -1,4 +1,4 @@
-// Prints the page layouts as JSON, for tests/unit/test_page_layouts.py:
+// Prints the page layouts as JSON, for tests/unit/fabricd/steer/test_page_layouts.py:
 // {"structs": {NAME: {"size": N, "fields": {NAME: OFFSET}}}, "constants": {NAME: N}}.
 #include <cstddef>
 #include <cstdio>

@@ -1,5 +1,5 @@
 // The stats page: one per process, the plugin writes, telemetry reads (telemetry/statslayout.py has
-// the same layout; tests/unit/test_stats_layout.py compares the two). Little-endian.
+// the same layout; tests/unit/telemetry/test_stats_layout.py compares the two). Little-endian.
 //
 // Path: $FABRIC_RUN_DIR/stats/<pid>-<start_ns>.page, owned by the job's user, mode 0640: the
 // directory (mode 1733: anybody may make a file there, nobody but its owner lists it) hands fabricd

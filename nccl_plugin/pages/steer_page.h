@@ -1,5 +1,6 @@
 // The steer page: the daemon writes, the plugin reads. Owner: fabricd/steer/page.py, which writes
-// exactly this layout (tests/unit/test_page_layouts.py compares the two). Little-endian.
+// exactly this layout (tests/unit/fabricd/steer/test_page_layouts.py compares the two).
+// Little-endian.
 //
 // What always holds: the file is created whole and renamed into place, has kSteerPageSize bytes
 // for ever and is never truncated. A reader uses pread into private memory, never mmap. `seq` is a

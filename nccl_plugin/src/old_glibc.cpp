@@ -10,7 +10,7 @@
 // - getrandom: 2.25.
 // - __libc_single_threaded: 2.32. Never true: there is the control thread.
 // - _dl_find_object: 2.35. How an exception finds its frames; dl_iterate_phdr was the way before.
-// tests/unit/test_plugin_library.py says when another one comes up.
+// tests/unit/nccl_plugin/test_plugin_library.py says when another one comes up.
 #include <features.h>
 
 #if defined(__GLIBC__) && defined(__LP64__)

@@ -1,7 +1,8 @@
 """A NIC's clock read through a real kernel: QEMU's 82574L, plugged in and pulled out.
 
 QEMU 7.2 does not let that clock run: it is there, and shows always the same. So what is seen here
-is that the calls are right, not that time is; `tests/unit/test_clock_hardware.py` has that.
+is that the calls are right, not that time is; `tests/unit/fabricd/clock/test_clock_hardware.py` has
+that.
 """
 
 import json

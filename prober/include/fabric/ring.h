@@ -1,5 +1,5 @@
 // The ring file: the prober writes, the daemon reads (fabricd/probes/layout.py has the same layout;
-// tests/unit/test_ring_layout.py compares the two). Little-endian.
+// tests/unit/fabricd/probes/test_ring_layout.py compares the two). Little-endian.
 //
 // Path: $FABRIC_RUN_DIR/prober/ring. Created whole under a dot-name and renamed into place;
 // kRingFileSize bytes for ever. A restarted prober makes a new file with a greater incarnation.
