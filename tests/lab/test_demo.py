@@ -56,7 +56,7 @@ def test_five_faults_and_the_job_does_not_notice(tmp_path):
     output, _ = demo.communicate(timeout=400)
     took = time.monotonic() - began
     print(output)
-    # The verdict judges every figure, tests/unit/test_demo_verdict.py the verdict.
+    # The verdict judges every figure, tests/unit/lab/test_demo_verdict.py the verdict.
     assert demo.returncode == 0, output[-3000:]
     assert "0 errors, 0 corrupt bytes" in output
     assert took <= 100
