@@ -34,8 +34,14 @@ BROKER_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
     _broker(
         "outbox_messages",
         "gauge",
-        "Events that the broker has not acknowledged yet.",
+        "Events on disk that the broker has not acknowledged yet.",
         lambda b: b.outbox_messages,
+    ),
+    _broker(
+        "outbox_unstored_messages",
+        "gauge",
+        "Events that wait for the disk; they are lost if the daemon is killed.",
+        lambda b: b.outbox_unstored,
     ),
     _broker(
         "outbox_dropped_total",

@@ -304,6 +304,8 @@ class BrokerSnapshot:
     connected: bool = False
     connections: int = 0
     outbox_messages: int = 0
+    """On disk."""
+    outbox_unstored: int = 0
     outbox_dropped: int = 0
     rejected: int = 0
     """By the broker."""

@@ -108,6 +108,8 @@ def _broker(said: dict[str, Any] | None) -> str:
         parts.append(f"STOPPED BY AN OPERATOR: {said['stopped']}")
     if said["outbox"] or said["outbox_dropped"]:
         parts.append(f"{said['outbox']} events wait, {said['outbox_dropped']} dropped")
+    if unstored := said.get("outbox_unstored"):
+        parts.append(f"{unstored} events are not on disk yet")
     if said["jobs"]:
         parts.append("jobs " + ", ".join(f"{job} ({how})" for job, how in said["jobs"].items()))
     if said["fences"]:

@@ -1,7 +1,8 @@
 """Sends events to the broker so that each arrives: stored first, deleted when acknowledged.
 
 An event keeps its id over restarts, so whoever receives it twice can tell. Storing is done in a
-thread: a disk that stalls delays nothing else.
+thread: a disk that stalls delays nothing else. `Outbox.depth` counts events on disk only. An event
+that was accepted and is not on disk yet is *unstored*: ``kill -9`` of fabricd loses it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import structlog
@@ -84,13 +86,14 @@ class Outbox:
 
     @property
     def depth(self) -> Depth:
-        """What waits, stored or not, and what was dropped."""
-        stored, waiting = self._store.depth, list(self._unstored)
-        return Depth(
-            stored.messages + len(waiting),
-            stored.bytes + sum(len(one.payload) for one in waiting),
-            stored.dropped + self._dropped,
-        )
+        """Events on disk that the broker has not acknowledged, and all that were dropped."""
+        stored = self._store.depth
+        return replace(stored, dropped=stored.dropped + self._dropped)
+
+    @property
+    def unstored(self) -> int:
+        """Events that were accepted and are not on disk yet."""
+        return len(self._unstored)
 
     def offer(self, message: Waiting) -> None:
         """Send an event, some time."""

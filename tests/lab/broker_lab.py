@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -79,6 +80,19 @@ class Daemon:
         except client.DaemonError:
             assert self.process.poll() is None, self.log.read_text()[-3000:]
             return None
+
+    def stored_events(self):
+        """(kind, text) of the events in the outbox's file. They survive a kill of fabricd."""
+        file = self.state_dir / "outbox.db"
+        if not file.exists():
+            return []
+        with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as db:
+            try:
+                rows = db.execute("SELECT payload FROM messages ORDER BY n").fetchall()
+            except sqlite3.OperationalError:  # fabricd is making its tables
+                return []
+        events = [json.loads(payload)["data"] for (payload,) in rows]
+        return [(event["kind"], event["text"]) for event in events]
 
     def signal(self, number):
         os.kill(self.process.pid, number)

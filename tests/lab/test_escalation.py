@@ -167,6 +167,12 @@ def jobs_seen(compute):
     return [(m.data["kind"], m.data["text"]) for m in compute.events if m.data["kind"] == "job"]
 
 
+def waiting(daemon):
+    """Events of a fabricd that wait for the broker, and for the disk; (0, -1): it is starting."""
+    said = (daemon.answers() or {"broker": {}})["broker"]
+    return said.get("outbox", 0), said.get("outbox_unstored", -1)
+
+
 # In the broker's file a subscription is the client's id and the filter, one behind the other.
 SESSION = b"compute-c1" + subscription(Kind.HOST_EVENT).encode()
 
@@ -184,17 +190,16 @@ async def test_events_outlive_a_broker_that_is_gone_and_a_killed_daemon(fabric):
         other = await fabric.run(f"job{number}")
         other.send("leave")
         await other.end()
-    await until(lambda: fabric.daemon.answers()["broker"]["outbox"] >= 40, "events wait")
+    wanted = {("job", f"{what}: job{n}") for n in range(20) for what in ("registered", "left")}
+    await until(lambda: wanted <= set(fabric.daemon.stored_events()), "the events are on disk")
+    stored = len(fabric.daemon.stored_events())
+    assert fabric.daemon.answers()["broker"]["outbox"] >= stored, "events of other kinds wait, too"
     fabric.daemon.kill()
     fabric.daemon.start()
-    await until(
-        lambda: (fabric.daemon.answers() or {"broker": {"outbox": 0}})["broker"]["outbox"] >= 40,
-        "fabricd is there again, and has them all",
-    )
+    await until(lambda: waiting(fabric.daemon)[0] >= stored, "fabricd again has what was on disk")
     fabric.broker.start()
-    wanted = {("job", f"{what}: job{n}") for n in range(20) for what in ("registered", "left")}
     await until(lambda: wanted <= set(jobs_seen(consumer)), "all of them")
-    await until(lambda: fabric.daemon.answers()["broker"]["outbox"] == 0, "all acknowledged")
+    await until(lambda: waiting(fabric.daemon) == (0, 0), "all acknowledged")
     by_id = {message.id: message.data for message in consumer.events}
     texts = [data["text"] for data in by_id.values() if data["text"].startswith("registered: job")]
     assert sorted(texts) == sorted(set(texts)), "the same event under two ids"

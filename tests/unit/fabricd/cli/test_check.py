@@ -246,8 +246,8 @@ async def test_a_real_host_is_judged(tmp_path):
 BROKER = {
     "where": "b port 8883", "connected": False, "reason": "refused", "connections": 2,
     "outbox": 3, "outbox_unstored": 2, "outbox_dropped": 4, "rejected": 5, "refused": {"line": 6},
-    "computes": ["c0"], "stopped": "upgrade", "jobs": {"gpt": "connected"}, "fences": {"f": "gpt on h1"},
-    "fences_applied": [],
+    "computes": ["c0"], "stopped": "upgrade", "jobs": {"gpt": "connected"},
+    "fences": {"f": "gpt on h1"}, "fences_applied": [],
 }  # fmt: skip
 
 
