@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from lab.observe.log_scan import has_sanitizer_report
 
 ENV = "FABRIC_REPORT"
+_PHASES = ("", "passed", "skipped", "failed", "error")
+"""Categories of pytest's reports of one phase each; "": a set-up or teardown that went well."""
 _GROUP = re.compile(r"@\w+$")
 """xdist appends "@group" to the name of a test that has one."""
 
@@ -64,6 +66,9 @@ class RunReport:
     count as failed above."""
     stopped: str = ""
     """Why it ended before all of its tests had run (``-x``, ``--maxfail``); empty: it did not."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Node id → how long the test took with its set-up and its teardown; a fixture that several
+    tests share counts for the one that made it, and for the one that was the last to use it."""
 
     @property
     def failed(self) -> list[str]:
@@ -84,8 +89,9 @@ class RunReport:
             flaky = [Flaky(**test) for test in row["flaky"]]
             returned = [Flaky(**test) for test in row["returned"]]
             counts = int(row["passed"]), int(row["skipped"])
-            return cls(*counts, failures, flaky, returned, str(row["stopped"]))
-        except (OSError, ValueError, KeyError, TypeError):
+            seconds = {str(test): float(took) for test, took in row["seconds"].items()}
+            return cls(*counts, failures, flaky, returned, str(row["stopped"]), seconds)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
 
@@ -94,6 +100,8 @@ class Outcome(Protocol):
 
     nodeid: str
     when: str
+    duration: float
+    """Seconds."""
     longreprtext: str
     sections: Sequence[tuple[str, str]]
 
@@ -117,7 +125,13 @@ def from_stats(stats: Mapping[str, Sequence[Outcome]], stopped: str = "") -> Run
     bad = {failure.test for failure in failures}
     passed = {name(report) for report in stats.get("passed", [])}
     skipped = {name(report) for report in stats.get("skipped", [])}
-    return RunReport(len(passed - bad), len(skipped - bad), failures, stopped=stopped)
+    seconds: dict[str, float] = {}
+    for report in (report for category in _PHASES for report in stats.get(category, [])):
+        test = name(report)
+        seconds[test] = round(seconds.get(test, 0.0) + getattr(report, "duration", 0.0), 3)
+    return RunReport(
+        len(passed - bad), len(skipped - bad), failures, stopped=stopped, seconds=seconds
+    )
 
 
 def _text(report: Outcome) -> str:

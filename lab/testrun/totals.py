@@ -2,7 +2,8 @@
 
 The folder holds what the tiers left: ``*.json`` (`lab.testrun.run_report`, one for each run of
 pytest), ``*.xml`` (JUnit files of ctest, one program each a test) and ``tiers`` (one line for each
-tier: name, seconds, exit status). ``SECONDS`` and ``STATUS`` are those of the whole run.
+tier: name, seconds, exit status). ``SECONDS`` and ``STATUS`` are those of the whole run. The slowest
+tests stand before the totals: who wants a shorter run begins there.
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ from xml.etree import ElementTree as ET
 
 from lab.testrun.run_report import Flaky, RunReport
 
+SLOWEST = 20
+"""So many tests are named at the end of a run,"""
+SLOW_S = 1.0
+"""if they take that long."""
+
 
 @dataclass(frozen=True, slots=True)
 class Counts:
@@ -25,6 +31,8 @@ class Counts:
     failed: int = 0
     skipped: int = 0
     flaky: tuple[Flaky, ...] = ()
+    seconds: tuple[tuple[float, str], ...] = ()
+    """How long each test took, and its tier and name."""
 
     def __add__(self, other: Counts) -> Counts:
         """The sum."""
@@ -33,6 +41,7 @@ class Counts:
             self.failed + other.failed,
             self.skipped + other.skipped,
             self.flaky + other.flaky,
+            self.seconds + other.seconds,
         )
 
 
@@ -45,21 +54,25 @@ class Tier:
     status: int
 
 
-def of_pytest(report: RunReport) -> Counts:
-    """Counts of one run of pytest."""
+def of_pytest(report: RunReport, name: str) -> Counts:
+    """Counts of one run of pytest; ``name`` is that of its tests' tier."""
     flaky = tuple(report.flaky)
-    return Counts(report.passed + len(flaky), len(report.failed), report.skipped, flaky)
+    seconds = tuple((took, f"{name} {test}") for test, took in report.seconds.items())
+    return Counts(report.passed + len(flaky), len(report.failed), report.skipped, flaky, seconds)
 
 
-def of_ctest(junit: str) -> Counts:
-    """Counts of one run of ctest, from its JUnit file.
+def of_ctest(junit: str, name: str) -> Counts:
+    """Counts of one run of ctest, from its JUnit file; ``name`` is that of the run.
 
     Raises:
         ET.ParseError: it is no XML.
+        ValueError: a time in it is no number.
     """
-    states = [case.get("status") for case in ET.fromstring(junit).iter("testcase")]
+    cases = list(ET.fromstring(junit).iter("testcase"))
+    states = [case.get("status") for case in cases]
     passed, failed = states.count("run"), states.count("fail")
-    return Counts(passed, failed, len(states) - passed - failed)
+    seconds = tuple((float(case.get("time") or 0), f"{name} {case.get('name')}") for case in cases)
+    return Counts(passed, failed, len(states) - passed - failed, seconds=seconds)
 
 
 def collect(folder: Path) -> tuple[Counts, list[Tier]]:
@@ -67,11 +80,11 @@ def collect(folder: Path) -> tuple[Counts, list[Tier]]:
     total = Counts()
     for path in sorted(folder.glob("*.json")):
         report = RunReport.read(path)
-        total += Counts(failed=1) if report is None else of_pytest(report)
+        total += Counts(failed=1) if report is None else of_pytest(report, path.stem)
     for path in sorted(folder.glob("*.xml")):
         try:
-            total += of_ctest(path.read_text())
-        except ET.ParseError:
+            total += of_ctest(path.read_text(), path.stem)
+        except (ET.ParseError, ValueError):
             total += Counts(failed=1)
     lines = (folder / "tiers").read_text().splitlines() if (folder / "tiers").exists() else []
     rows = [line.split() for line in lines]
@@ -79,7 +92,7 @@ def collect(folder: Path) -> tuple[Counts, list[Tier]]:
 
 
 def render(counts: Counts, tiers: Iterable[Tier], seconds: int, status: int) -> list[str]:
-    """The lines: each flaky test, the totals with the tiers' times, and the counts alone.
+    """The lines: slow tests, each flaky one, the totals with the tiers' times, the counts alone.
 
     A run that failed without a failed test (lint, a build, a collection) counts as one failure.
     """
@@ -88,7 +101,10 @@ def render(counts: Counts, tiers: Iterable[Tier], seconds: int, status: int) -> 
     times = ", ".join(
         f"{tier.name} {_time(tier.seconds)}{' FAILED' if tier.status else ''}" for tier in tiers
     )
+    slow = sorted((test for test in counts.seconds if test[0] >= SLOW_S), reverse=True)[:SLOWEST]
     return [
+        *(["[run] the slowest tests:"] if slow else []),
+        *(f"{took:8.1f} s  {test}" for took, test in slow),
         *(f"FLAKY {test.test} ({test.log})" for test in counts.flaky),
         f"[run] total: {plain}, {len(counts.flaky)} flaky in {_time(seconds)}"
         + (f": {times}" if times else ""),

@@ -57,20 +57,25 @@ def test_only_a_passed_test_passed(report, status, passed):
 
 JUNIT = """<?xml version="1.0"?>
 <testsuite name="Linux" tests="4" failures="1" disabled="1" skipped="1">
-  <testcase name="a" status="run"/><testcase name="b" status="fail"><failure/></testcase>
+  <testcase name="a" time="3.25" status="run"/>
+  <testcase name="b" status="fail"><failure/></testcase>
   <testcase name="c" status="disabled"/><testcase name="d" status="notrun"/>
 </testsuite>
 """
 
 
 def test_the_totals_add_all_that_the_tiers_left(tmp_path, capsys):
-    RunReport(10, 2).write(tmp_path / "unit.json")
+    took = {"tests/unit/test_a.py::test_x": 1.5, "tests/unit/test_a.py::test_y": 0.9}
+    RunReport(10, 2, seconds=took).write(tmp_path / "unit.json")
     flaky = [Flaky("tests/lab/test_a.py::test_x", "build/log/flaky/x.log")]
     RunReport(5, 1, [], flaky).write(tmp_path / "lab.json")
     (tmp_path / "ctest-1-release.xml").write_text(JUNIT)
     (tmp_path / "tiers").write_text("unit 59 0\nlab 61 1\n")
     assert totals.main([str(tmp_path), "125", "1"]) == 0
     assert capsys.readouterr().out.splitlines() == [
+        "[run] the slowest tests:",
+        "     3.2 s  ctest-1-release a",
+        "     1.5 s  unit tests/unit/test_a.py::test_x",
         "FLAKY tests/lab/test_a.py::test_x (build/log/flaky/x.log)",
         "[run] total: 17 passed, 1 failed, 5 skipped, 1 flaky in 2 min 5 s: "
         "unit 59 s, lab 1 min 1 s FAILED",
@@ -78,11 +83,24 @@ def test_the_totals_add_all_that_the_tiers_left(tmp_path, capsys):
     ]
 
 
+def test_the_slowest_tests_of_all_tiers_are_named_and_no_more_than_twenty(tmp_path, capsys):
+    for tier in ("lab", "vm"):
+        took = {f"test_{number}": float(number) for number in range(60)}
+        RunReport(60, 0, seconds=took).write(tmp_path / f"{tier}.json")
+    totals.main([str(tmp_path), "125", "0"])
+    lines = capsys.readouterr().out.splitlines()
+    named = lines[1 : lines.index(next(line for line in lines if "total:" in line))]
+    assert len(named) == totals.SLOWEST
+    assert named[0].split() == ["59.0", "s", "vm", "test_59"]
+    assert named[-1].split() == ["50.0", "s", "lab", "test_50"]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "status", "failures"),
     [
         ("unit.json", '{"passed": 3', 1, 1),
         ("ctest-1-asan.xml", "<testsuite", 1, 1),
+        ("ctest-1-asan.xml", '<testsuite><testcase time="x" status="run"/></testsuite>', 1, 1),
         ("tiers", "lint 3 1\n", 1, 1),
         ("tiers", "lint 3 0\n", 0, 0),
     ],
