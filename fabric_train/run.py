@@ -9,12 +9,12 @@ import os
 import re
 import signal
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from fabric_train.agent.processes import python
+from fabric_train.agent.run_directory import run_directory
 from fabric_train.agent.standalone import Agent
 from fabric_train.groups import backend
 from fabric_train.host.agent import HostAgent, Options
@@ -47,8 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UsageError(f"{args.script}: no such file")
         limits.check_order(os.environ)
         os.environ.update(backend.environment(args.backend, os.environ, standalone=args.standalone))
-        with tempfile.TemporaryDirectory(prefix="fabric-run-") as directory:
-            agent = (_standalone if args.standalone else _host)(args, Path(directory))
+        with run_directory() as directory:
+            agent = (_standalone if args.standalone else _host)(args, directory)
             agent.on_protected = _Announcer(args.protection).announce
             failure = asyncio.run(_run(agent))
     except (UsageError, backend.BackendError, limits.LimitError) as error:

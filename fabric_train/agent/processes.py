@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from fabric_train.agent.run_directory import SOCKET
 from fabric_train.messages import state_memory
 from fabric_train.messages.process import (
     VERSION,
@@ -68,7 +69,7 @@ class Processes:
         """
         self._argv = list(argv)
         self._world = world
-        self._path = directory / "agent.sock"
+        self._path = directory / SOCKET
         self._events = events
         self._report = report
         self._incarnation = incarnation
