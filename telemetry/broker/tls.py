@@ -7,6 +7,20 @@ import ssl
 from telemetry.broker.settings import BrokerSettings, BrokerSettingsError
 
 
+class _ClosingSocket(ssl.SSLSocket):
+    """Closes itself when its handshake fails: paho forgets such a socket and leaves it open."""
+
+    def do_handshake(self, block: bool = False) -> None:
+        """Shake hands. Raises ``OSError``: the socket is closed then."""
+        try:
+            super().do_handshake(block)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+
 def tls_context(settings: BrokerSettings) -> ssl.SSLContext:
     """TLS 1.2 or newer, the broker's certificate and name verified.
 
@@ -24,6 +38,7 @@ def tls_context(settings: BrokerSettings) -> ssl.SSLContext:
     except ssl.SSLError as error:
         raise BrokerSettingsError(f"{settings.ca_file}: no certificates: {error}") from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.sslsocket_class = _ClosingSocket
     if settings.cert_file is not None:
         try:
             context.load_cert_chain(settings.cert_file, settings.key_file, password="")

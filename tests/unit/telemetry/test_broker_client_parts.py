@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+import socket
+import ssl
 from pathlib import Path
 
 import aiomqtt
@@ -189,6 +191,25 @@ def test_a_file_that_is_missing_or_makes_no_sense_is_named(tmp_path):
     if some.exists():
         with pytest.raises(BrokerSettingsError, match=f"{bad}, key in the same file"):
             tls_context(BrokerSettings("b", ca_file=some, cert_file=bad))
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_socket_whose_handshake_fails_is_closed(blocking):
+    """The MQTT library forgets it: only the garbage collector would close it."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        ours.setblocking(blocking)
+        wrapped = tls_context(BrokerSettings("b")).wrap_socket(
+            ours, server_hostname="b", do_handshake_on_connect=False
+        )
+        if not blocking:
+            with pytest.raises(ssl.SSLWantReadError):
+                wrapped.do_handshake()
+            assert wrapped.fileno() >= 0, "it is under way"
+        theirs.sendall(b"this is no TLS at all\n")
+        with pytest.raises(ssl.SSLError):
+            wrapped.do_handshake()
+        assert wrapped.fileno() == -1
 
 
 def received(name, payload=b""):
