@@ -135,12 +135,16 @@ def _on_a_machine_that_runs(strike: Strike) -> Strike:
 
     def strikes(daemons: Daemons, job: Job, host: int) -> Evidence:
         for attempt in range(STRIKES_MOST):
-            with StallWatchdog() as watchdog:
+            with StallWatchdog(rank.process.pid for rank in job.ranks) as watchdog:
                 try:
                     return strike(daemons, job, host) | ({"again": attempt} if attempt else {})
                 except PathsLostError as lost:
                     stalled = watchdog.longest_s >= STALL_S
                     if not (lost.by_silence and stalled) or attempt + 1 == STRIKES_MOST:
+                        lost.add_note(
+                            f"attempt {attempt + 1}; the test or a rank was kept from running for "
+                            f"{watchdog.longest_s * 1e3:.0f} ms at most"
+                        )
                         raise
             job.progress()
         raise AssertionError
