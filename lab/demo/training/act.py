@@ -334,10 +334,13 @@ def _text(path: Path) -> str:
 
 
 def _end(process: subprocess.Popen[Any]) -> None:
+    """End a job that leads a process group of the lowest priority."""
     if process.poll() is None:
+        # At its own priority a busy machine would not let it run to its end.
+        os.setpriority(os.PRIO_PGRP, process.pid, 0)
         process.terminate()
         try:
             process.wait(20)
-        except subprocess.TimeoutExpired:  # of the lowest priority on a busy machine
-            process.kill()
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()
