@@ -9,6 +9,7 @@ import pytest
 from test_daemon_faults import ask, ready
 
 from fabricd.cli import client
+from fabricd.escalate.peers import PEERS_FILE, load
 from lab.cluster import Cluster, wait_until
 from lab.faults.catalog import NodeKill
 from lab.lifecycle import procs
@@ -54,6 +55,11 @@ class Watch:
         return next((at for at, data in self.rows(topic) if data and wanted(data)), None)
 
 
+def stored(node):
+    """Peers in the file that a killed fabricd leaves to the next one."""
+    return {peer.host for peer in load(node.state_dir / PEERS_FILE)}
+
+
 def peers(node):
     return {path["peer"] for link in ask(node, "links") for path in link["paths"]}
 
@@ -94,6 +100,7 @@ def test_hosts_find_each_other_and_a_lost_one_stays_a_peer(lab):
         print(f"the broker's reader has it {(came - known) / 1e6:.1f} ms after its timeline row")
         assert came - known < 1e9, "a bound for a loaded machine"
         assert peers(h0) == {"h1", "h2"}, "a lost host is still probed"
+        wait_until(lambda: stored(h0) == {"h1", "h2"}, SLOW_S, "h0's peers are on its disk")
         management.broker.kill()
         pid = h0.kill_daemon()
         h0.daemon.wait_restarted(pid, SLOW_S)
