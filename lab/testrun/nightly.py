@@ -3,7 +3,8 @@
 Each step's output goes to build/log/nightly-STEP.log. A step's result replaces its former one in
 tests/results/nightly.json (date, revision, seconds, the line it ended with), which is committed.
 One failure does not hide the next. A test of labs or virtual machines that fails is run three times
-alone, as in each run of ``./run test``; if all pass, the step is ok and names it as FLAKY.
+alone, as in each run of ``./run test``; if all pass, the step is ok and names it as FLAKY. A test
+of ``tests/known_flaky.toml`` is named as RETURNED then, and the step has failed.
 """
 
 from __future__ import annotations
@@ -203,8 +204,9 @@ def retry(step: Step, report: Path, extra: list[str], log: Path) -> int:
         )  # fmt: skip
         found = RunReport.read(report)
         if found is not None:
-            flaky = "".join(f", FLAKY {test.test}" for test in found.flaky)
-            file.write(f"{found.passed} passed, {len(found.failed)} failed{flaky}\n")
+            named = [f", FLAKY {test.test}" for test in found.flaky]
+            named += [f", RETURNED {test.test}" for test in found.returned]
+            file.write(f"{found.passed} passed, {len(found.failed)} failed{''.join(named)}\n")
     return done.returncode
 
 

@@ -6,6 +6,7 @@ Lab and VM tests run real processes on a machine that others load, so one of the
 of the machine. A test that passes three times of three alone is *flaky*: its name and the path of
 its kept log are printed, the totals count it, and the run goes on. Everything else stays failed:
 
+- a test that was flaky before (`lab.testrun.known_flaky`): it *returned*;
 - one failure of the three, or a run that skips the test;
 - more than `MOST` failed tests: that many are no accident;
 - a run that was stopped early (``-x``, ``--maxfail``): the tests after that did not run;
@@ -28,7 +29,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from lab.testrun import run_report
+from lab.testrun import known_flaky, run_report
+from lab.testrun.known_flaky import KnownFlaky, KnownFlakyError
 from lab.testrun.run_report import Failure, Flaky, RunReport
 
 MOST = 5
@@ -62,7 +64,7 @@ def passed_once(report: RunReport | None, status: int) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0: all that failed are flaky; 1: the tier has failed."""
+    """Exit status: 0: all that failed are flaky for the first time; 1: the tier has failed."""
     parser = argparse.ArgumentParser(prog="python -m lab.testrun.retry_alone")
     parser.add_argument("report", type=Path, help=f"what {run_report.ENV} named in the first run")
     path: Path = parser.parse_args(argv).report
@@ -71,18 +73,48 @@ def main(argv: Sequence[str] | None = None) -> int:
     if report is None or why is not None:
         _say(f"no retry: {why}")
         return 1
+    try:
+        known = known_flaky.load()
+    except KnownFlakyError as error:
+        _say(f"no retry: {error}")
+        return 1
     for test in report.failed:
         first = [failure for failure in report.failures if failure.test == test]
         log = _log_of(test)
         passed = _retry(test, first, log)
-        _remember(test, passed, log)
+        row = known_flaky.find(known, test) if passed else None
+        _remember(test, log, flaky=passed and row is None, returned=row is not None)
         if not passed:
             return 1
-        print(f"FLAKY {test} ({log})", flush=True)
-        left = [failure for failure in report.failures if failure.test != test]
-        report = replace(report, failures=left, flaky=[*report.flaky, Flaky(test, str(log))])
+        report = judge(report, Flaky(test, str(log)), row)
         report.write(path)
-    return 0
+        print(verdict(Flaky(test, str(log)), row), flush=True)
+    return 1 if report.returned else 0
+
+
+def judge(report: RunReport, test: Flaky, row: KnownFlaky | None) -> RunReport:
+    """The report after ``test`` passed each time alone; ``row`` of the list is about it, if any.
+
+    A test that returned stays failed.
+    """
+    if row is not None:
+        return replace(report, returned=[*report.returned, test])
+    left = [failure for failure in report.failures if failure.test != test.test]
+    return replace(report, failures=left, flaky=[*report.flaky, test])
+
+
+def verdict(test: Flaky, row: KnownFlaky | None) -> str:
+    """For people: what a failure that passing alone follows means, and what to do."""
+    if row is None:
+        return (
+            f"FLAKY {test.test} ({test.log})\n"
+            f"[run] find the cause, mend it, and add a row to {known_flaky.FILE}"
+        )
+    return (
+        f"RETURNED {test.test} ({test.log})\n"
+        f"[run] failed: {row.id} was flaky before ({row.first_seen}), and {known_flaky.FILE} says "
+        f"that its cause was mended. Cause: {row.cause} Mended: {row.mended}"
+    )
 
 
 def _retry(test: str, first: Sequence[Failure], log: Path) -> bool:
@@ -128,8 +160,10 @@ def _log_of(test: str) -> Path:
     return LOGS / f"{name}-{time.strftime('%Y%m%dT%H%M%S')}.log"
 
 
-def _remember(test: str, passed: bool, log: Path) -> None:
-    row = {"at": int(time.time()), "test": test, "flaky": passed, "log": str(log)}
+def _remember(test: str, log: Path, *, flaky: bool, returned: bool) -> None:
+    row = {
+        "at": int(time.time()), "test": test, "flaky": flaky, "returned": returned, "log": str(log),
+    }  # fmt: skip
     HISTORY.parent.mkdir(parents=True, exist_ok=True)
     with HISTORY.open("a") as file:
         file.write(json.dumps(row) + "\n")
