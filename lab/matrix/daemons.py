@@ -5,6 +5,7 @@ None of it may take a path from a job: hints that are missing, wrong or old coun
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import struct
@@ -26,6 +27,8 @@ Strike = Callable[["Daemons", Job, int], Evidence]
 STALL_S = 0.02
 """A third of what the plugin waits for an acknowledgement (docs/design/transport.md)."""
 STRIKES_MOST = 4
+CAUSE_S = 10.0
+"""How long the cause of a lost path is waited for."""
 
 _SEQUENCE = struct.Struct("<Q")
 _SEQUENCE_AT, _HEADER_SIZE = 8, 128
@@ -104,10 +107,9 @@ def _reason(detail: int) -> str:
 
 
 class PathsLostError(CellError):
-    """Paths were given up under a fault that takes none."""
+    """Paths were given up under a fault that takes none. ``lost``: as `_lost`."""
 
     def __init__(self, lost: list[tuple[int, StatsEvent]]) -> None:
-        lost = sorted(lost, key=lambda entry: entry[1].time_ns)
         first = "; ".join(
             f"rank {rank} rail {e.local_rail}-{e.remote_rail}: {_reason(e.detail)} "
             f"{(e.time_ns - lost[0][1].time_ns) / 1e6:.1f} ms later"
@@ -121,10 +123,30 @@ class PathsLostError(CellError):
         """A peer was not heard first; no hint had a part in it."""
 
 
-def _undisturbed(job: Job, since_ns: int) -> None:
+def _lost(job: Job, since_ns: int) -> list[tuple[int, StatsEvent]]:
+    """(rank, event) of the paths given up since then, the first one first."""
     lost = [(r.rank, e) for r in job.ranks for e in r.since(StatsEventKind.PATH_DOWN, since_ns)]
-    if lost:
-        raise PathsLostError(lost)
+    return sorted(lost, key=lambda entry: entry[1].time_ns)
+
+
+def _undisturbed(job: Job, since_ns: int, seconds: float = CAUSE_S) -> None:
+    """No path was given up since then.
+
+    The two ends of a path publish its loss on their own pages, some time after it, and a page is
+    not read while it is written. So the end that was told may be seen first: the other one's event,
+    which has the cause, is waited for.
+
+    Raises:
+        PathsLostError: paths were given up.
+    """
+    if not _lost(job, since_ns):
+        return
+    with contextlib.suppress(TimeoutError):
+        wait_until(
+            lambda: _lost(job, since_ns)[0][1].detail != PathDownReason.PEER_TOLD,
+            seconds, "the event of the end that gave a path up",
+        )  # fmt: skip
+    raise PathsLostError(_lost(job, since_ns))
 
 
 def _on_a_machine_that_runs(strike: Strike) -> Strike:
