@@ -13,6 +13,10 @@ from lab.services.perf import Perf
 from telemetry.statsdir import ProcessPage, StatsDirectory
 from telemetry.statspage import StatsEvent, StatsEventKind, StatsPage
 
+_WRITTEN_S = 1.0
+"""Far longer than a page takes to be written. One that is never finished is a killed process's."""
+_REST_S = 0.005
+
 
 @dataclass
 class Tail:
@@ -80,10 +84,15 @@ class RankView:
         self._directory = StatsDirectory(self.node.run_dir / "stats")
 
     def _found(self) -> ProcessPage | None:
-        for process in self._directory.scan(time.monotonic_ns()):
-            if process.page.pid == self.process.pid:
-                return process
-        return None
+        """Its page; looks again while pages are left out because they are just being written."""
+        deadline = time.monotonic() + _WRITTEN_S
+        while True:
+            for process in self._directory.scan(time.monotonic_ns()):
+                if process.page.pid == self.process.pid:
+                    return process
+            if not self._directory.report.partial or time.monotonic() > deadline:
+                return None
+            time.sleep(_REST_S)
 
     def page(self) -> StatsPage | None:
         """Its stats page, None when it has none (yet, or any more)."""
