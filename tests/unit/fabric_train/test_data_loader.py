@@ -6,13 +6,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from on_demand import on_demand
 
-torch = pytest.importorskip("torch")
-
-from torch.utils.data import DataLoader, Dataset, DistributedSampler  # noqa: E402
-
-from fabric_train.state.rank_local import LocalStates  # noqa: E402
-from fabric_train.state.unprotected import find_unprotected  # noqa: E402
+torch = on_demand("torch")
+torch_data = on_demand("torch.utils.data")
+rank_local = on_demand("fabric_train.state.rank_local", needs="torch")
+unprotected = on_demand("fabric_train.state.unprotected", needs="torch")
 
 PAGE = Path(__file__).parents[3] / "docs/operate/train.md"
 (BATCHES,) = re.findall(r"```python\n(class Batches:.*?)\n\n\nsampler", PAGE.read_text(), re.DOTALL)
@@ -21,26 +20,26 @@ EPOCH = 4  # batches of a rank
 TOTAL = 10
 
 
-class Samples(Dataset):
-    """Its samples say their index, and ``noise`` that is random in the worker."""
+def samples(*, noise):
+    """Each sample has its index, and a number: with ``noise`` a random one of the worker."""
 
-    def __init__(self, *, noise):
-        self.noise = noise
+    class Samples(torch_data.Dataset):
+        def __len__(self):
+            return EPOCH * BATCH * WORLD
 
-    def __len__(self):
-        return EPOCH * BATCH * WORLD
+        def __getitem__(self, index):
+            return index, torch.rand(()).item() if noise else 0.0
 
-    def __getitem__(self, index):
-        return index, torch.rand(()).item() if self.noise else 0.0
+    return Samples()
 
 
 def build(workers, *, persistent):
     names = {}
     exec(BATCHES, names)
-    dataset = Samples(noise=workers > 0 and not persistent)
+    dataset = samples(noise=workers > 0 and not persistent)
     # As a spare builds it: it has no rank yet.
-    sampler = DistributedSampler(dataset, num_replicas=WORLD, rank=0, seed=7)
-    loader = DataLoader(
+    sampler = torch_data.DistributedSampler(dataset, num_replicas=WORLD, rank=0, seed=7)
+    loader = torch_data.DataLoader(
         dataset, BATCH, sampler=sampler, num_workers=workers, generator=torch.Generator(),
         persistent_workers=persistent,
     )  # fmt: skip
@@ -62,12 +61,12 @@ def test_a_replacement_goes_on_with_the_very_next_batch(workers, persistent):
     epochs = [indices(whole[at : at + EPOCH]) for at in (0, EPOCH)]
     assert all(len(set(epoch)) == EPOCH * BATCH for epoch in epochs)
     assert epochs[0] != epochs[1]
-    lost = LocalStates({"data": (data := build(workers, persistent=persistent))})
+    lost = rank_local.LocalStates({"data": (data := build(workers, persistent=persistent))})
     at = 0
     for position in (2, EPOCH, EPOCH + 1):
         assert take(data, position - at) == whole[at:position]
         data = build(workers, persistent=persistent)
-        found = LocalStates({"data": data})
+        found = rank_local.LocalStates({"data": data})
         found.restore(lost.capture({}), {})
         assert found.parts_now() == lost.parts_now(), "a state that is asked for right away"
         lost, at = found, position
@@ -76,7 +75,7 @@ def test_a_replacement_goes_on_with_the_very_next_batch(workers, persistent):
 
 def test_an_attempt_that_is_run_again_takes_the_same_batch():
     data = build(2, persistent=False)
-    states = LocalStates({"data": data})
+    states = rank_local.LocalStates({"data": data})
     take(data, 2)
     start = states.capture({})
     first = take(data, 1)
@@ -97,8 +96,8 @@ def test_an_iterator_that_nobody_protects_is_named():
     parts = {"model": model, "optimizer": optimizer}
     data = build(0, persistent=False)
     take(data, 1)
-    assert find_unprotected({**parts, "data": data}) == []
+    assert unprotected.find_unprotected({**parts, "data": data}) == []
     batches = iter(data.loader)
     next(itertools.islice(batches, 1))
     what = "the position of an iterator over a DataLoader"
-    assert find_unprotected({**parts, "data": data}) == [what]
+    assert unprotected.find_unprotected({**parts, "data": data}) == [what]

@@ -3,13 +3,13 @@
 import threading
 
 import pytest
+from on_demand import on_demand
 
-torch = pytest.importorskip("torch")
-
-from fabric_train.rank.hand_over import HandOver  # noqa: E402
-from fabric_train.state.rank_local import LocalStates  # noqa: E402
-from fabric_train.state.replicated import ReplicatedState  # noqa: E402
-from fabric_train.state.step_start import DrawnError, StepStart  # noqa: E402
+torch = on_demand("torch")
+hand_over = on_demand("fabric_train.rank.hand_over", needs="torch")
+rank_local = on_demand("fabric_train.state.rank_local", needs="torch")
+replicated = on_demand("fabric_train.state.replicated", needs="torch")
+step_start = on_demand("fabric_train.state.step_start", needs="torch")
 
 
 class Link:
@@ -32,9 +32,9 @@ class Process:
         torch.manual_seed(1)
         self.net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
         optimizer = torch.optim.SGD(self.net.parameters())
-        state = ReplicatedState({"model": self.net, "optimizer": optimizer})
-        self.start, self.link = StepStart(state, LocalStates({})), link
-        self.hand_over = HandOver(link, self.start)
+        state = replicated.ReplicatedState({"model": self.net, "optimizer": optimizer})
+        self.start, self.link = step_start.StepStart(state, rank_local.LocalStates({})), link
+        self.hand_over = hand_over.HandOver(link, self.start)
 
     def forward(self):
         self.start.capture()
@@ -98,7 +98,7 @@ def test_a_random_number_between_the_gate_and_the_next_step_is_refused(process):
     process.forward()
     process.hand_over.complete(1, 9)
     torch.rand(1)
-    with pytest.raises(DrawnError, match="between optimizer"):
+    with pytest.raises(step_start.DrawnError, match="between optimizer"):
         process.start.capture()
 
 

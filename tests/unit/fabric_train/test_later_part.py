@@ -4,8 +4,6 @@ import threading
 
 import pytest
 
-pytest.importorskip("torch")
-
 from fabric_train.state import later_part
 from fabric_train.state.later_part import LaterPart
 

@@ -1,12 +1,14 @@
 """What the backend nccl does around NCCL itself; the rest needs a GPU (tests/gpu)."""
 
 import pytest
-import torch
+from on_demand import on_demand
 
-from fabric_train.groups.collectives import FabricGroup
-from fabric_train.groups.generation_group import GenerationGroup
-from fabric_train.groups.nccl_group import NcclGeneration, _ByDevice
 from fabric_train.messages.process import Assignment
+
+torch = on_demand("torch")
+collectives = on_demand("fabric_train.groups.collectives", needs="torch")
+generation_group = on_demand("fabric_train.groups.generation_group", needs="torch")
+nccl_group = on_demand("fabric_train.groups.nccl_group", needs="torch")
 
 
 class Recorder:
@@ -22,31 +24,36 @@ class Recorder:
 class OnDevice:
     """Stands for a tensor of a GPU."""
 
-    device = torch.device("cuda", 0)
-
-
-class Generation(GenerationGroup):
-    """Its device's work fails when ``failing`` is set."""
-
-    failing = False
-    still = True
-
     @property
-    def group(self):
-        return Recorder()
+    def device(self):
+        return torch.device("cuda", 0)
 
-    def abort(self):
-        pass
 
-    def discard(self):
-        pass
+def generation():
+    """A generation whose device's work fails when ``failing`` is set."""
 
-    def settle(self):
-        if self.failing:
-            raise RuntimeError("NCCL: REMOTE_ERROR")
+    class Generation(generation_group.GenerationGroup):
+        failing = False
+        still = True
 
-    def quiet(self, _timeout_s):
-        return self.still
+        @property
+        def group(self):
+            return Recorder()
+
+        def abort(self):
+            pass
+
+        def discard(self):
+            pass
+
+        def settle(self):
+            if self.failing:
+                raise RuntimeError("NCCL: REMOTE_ERROR")
+
+        def quiet(self, _timeout_s):
+            return self.still
+
+    return Generation(assignment())
 
 
 def assignment():
@@ -55,7 +62,7 @@ def assignment():
 
 def test_each_collective_goes_to_the_group_of_its_tensors():
     host, device = Recorder(), Recorder()
-    both = _ByDevice(host, device)
+    both = nccl_group._ByDevice(host, device)
     here, there = torch.zeros(1), OnDevice()
     both.allreduce([here], None)
     both.allgather([[there, there]], [there], None)
@@ -69,7 +76,7 @@ def test_each_collective_goes_to_the_group_of_its_tensors():
 
 def test_collectives_of_a_device_are_refused_once_its_group_has_ended():
     host = Recorder()
-    both = _ByDevice(host, Recorder())
+    both = nccl_group._ByDevice(host, Recorder())
     both.leave_device()
     with pytest.raises(RuntimeError, match="have ended"):
         both.allreduce([OnDevice()], None)
@@ -79,9 +86,9 @@ def test_collectives_of_a_device_are_refused_once_its_group_has_ended():
 
 def test_a_failure_on_the_device_marks_the_group_as_broken_before_the_vote():
     told = []
-    group = FabricGroup(0, 2)
+    group = collectives.FabricGroup(0, 2)
     group.on_broken = lambda generation, error: told.append((generation, error))
-    inner = Generation(assignment())
+    inner = generation()
     group.adopt(inner)
     assert group.settle()
     inner.failing = True
@@ -92,8 +99,8 @@ def test_a_failure_on_the_device_marks_the_group_as_broken_before_the_vote():
 
 
 def test_a_device_that_does_not_come_to_rest_is_not_quiet():
-    group = FabricGroup(0, 2)
-    inner = Generation(assignment())
+    group = collectives.FabricGroup(0, 2)
+    inner = generation()
     group.adopt(inner)
     assert group.wait_quiet(0.0)
     inner.still = False
@@ -102,4 +109,4 @@ def test_a_device_that_does_not_come_to_rest_is_not_quiet():
 
 def test_without_a_device_there_is_no_generation():
     with pytest.raises(RuntimeError, match="needs a CUDA device"):
-        NcclGeneration(assignment(), 1.0)
+        nccl_group.NcclGeneration(assignment(), 1.0)

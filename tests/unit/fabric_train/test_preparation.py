@@ -3,28 +3,34 @@
 import threading
 
 import pytest
+from on_demand import on_demand
 
-pytest.importorskip("torch")
-
-from fabric_train.groups.collectives import Connecting, GenerationGroup
 from fabric_train.messages.process import Assignment, Suspect
-from fabric_train.rank import preparation
+
+collectives = on_demand("fabric_train.groups.collectives", needs="torch")
+generation_group = on_demand("fabric_train.groups.generation_group", needs="torch")
+preparation = on_demand("fabric_train.rank.preparation", needs="torch")
 
 
-class Group(GenerationGroup):
-    def __init__(self, assignment):
-        super().__init__(assignment)
-        self.discarded = False
+def generation(assignment):
+    """The group of a generation; it notes that it was discarded."""
 
-    @property
-    def group(self):
-        return None
+    class Group(generation_group.GenerationGroup):
+        def __init__(self, assignment):
+            super().__init__(assignment)
+            self.discarded = False
 
-    def abort(self):
-        pass
+        @property
+        def group(self):
+            return None
 
-    def discard(self):
-        self.discarded = True
+        def abort(self):
+            pass
+
+        def discard(self):
+            self.discarded = True
+
+    return Group(assignment)
 
 
 class Link:
@@ -61,11 +67,11 @@ def world(monkeypatch):
             assert event.wait(60)
             if result:
                 raise result[0]
-            return Group(assignment)
+            return generation(assignment)
 
-        return Connecting(make, link.notify)
+        return collectives.Connecting(make, link.notify)
 
-    monkeypatch.setattr(preparation, "start_connecting", start)
+    monkeypatch.setattr("fabric_train.rank.preparation.start_connecting", start)
     made = preparation.Preparation(link, 60)
 
     def end(generation, error=None):

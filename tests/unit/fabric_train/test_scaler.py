@@ -1,22 +1,20 @@
 """A protected gradient scaler goes on as undisturbed, also when an attempt is taken back."""
 
 import pytest
+from on_demand import on_demand
 
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-from fabric_train.state.rank_local import LocalStates  # noqa: E402
-from fabric_train.state.replicated import ReplicatedState  # noqa: E402
-from fabric_train.state.step_start import StepStart  # noqa: E402
+torch = on_demand("torch")
+rank_local = on_demand("fabric_train.state.rank_local", needs="torch")
+replicated = on_demand("fabric_train.state.replicated", needs="torch")
+step_start = on_demand("fabric_train.state.step_start", needs="torch")
 
 
 def build():
     torch.manual_seed(3)
-    model = nn.Linear(4, 2)
+    model = torch.nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
-    state = ReplicatedState({"model": model, "optimizer": optimizer, "scaler": scaler})
+    state = replicated.ReplicatedState({"model": model, "optimizer": optimizer, "scaler": scaler})
     return model, optimizer, scaler, state
 
 
@@ -62,7 +60,7 @@ def undisturbed():
 @pytest.mark.parametrize("lost", range(len(STEPS)))
 def test_an_attempt_that_is_taken_back_and_run_again_changes_nothing(undisturbed, lost):
     parts = build()
-    start = StepStart(parts[3], LocalStates({}))
+    start = step_start.StepStart(parts[3], rank_local.LocalStates({}))
     for step, factor in enumerate(STEPS):
         start.capture()
         if step == lost:
@@ -96,6 +94,6 @@ def test_scales_that_differ_between_ranks_are_seen_at_the_start():
 
 
 def test_a_scaler_that_is_switched_off_has_no_state_and_does_no_harm():
-    state = ReplicatedState({"scaler": torch.amp.GradScaler("cpu", enabled=False)})
+    state = replicated.ReplicatedState({"scaler": torch.amp.GradScaler("cpu", enabled=False)})
     state.apply_scalars(state.scalars())
     assert state.settings() == {}

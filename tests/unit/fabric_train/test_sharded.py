@@ -3,14 +3,13 @@
 import gc
 
 import pytest
+from on_demand import on_demand
 
-torch = pytest.importorskip("torch")
-
-import torch.distributed as dist  # noqa: E402
-from torch import nn  # noqa: E402
-
-from fabric_train.state.replicated import ReplicatedState  # noqa: E402
-from fabric_train.state.unprotected import find_unprotected  # noqa: E402
+dist = on_demand("torch.distributed")
+nn = on_demand("torch.nn")
+torch = on_demand("torch")
+replicated = on_demand("fabric_train.state.replicated", needs="torch")
+unprotected = on_demand("fabric_train.state.unprotected", needs="torch")
 
 
 @pytest.fixture
@@ -29,20 +28,20 @@ def sharded():
 
 def test_a_sharded_model_is_refused_and_so_is_an_optimizer_of_its_parameters(sharded):
     with pytest.raises(TypeError, match=r"^model: .*sharded.*no rank is a replica"):
-        ReplicatedState({"model": sharded})
+        replicated.ReplicatedState({"model": sharded})
     with pytest.raises(TypeError, match=r"^adam: a parameter is sharded"):
-        ReplicatedState({"adam": torch.optim.AdamW(sharded.parameters())})
+        replicated.ReplicatedState({"adam": torch.optim.AdamW(sharded.parameters())})
 
 
 def test_a_sharded_model_beside_what_is_protected_is_named_as_unprotected(sharded):
     gc.collect()
     model = nn.Linear(2, 2)
     parts = {"model": model, "optimizer": torch.optim.SGD(model.parameters())}
-    ReplicatedState(parts)
-    assert any("(sharded) of 72 elements" in text for text in find_unprotected(parts))
+    replicated.ReplicatedState(parts)
+    assert any("(sharded) of 72 elements" in text for text in unprotected.find_unprotected(parts))
     del sharded
 
 
 def test_what_all_ranks_hold_alike_is_taken():
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    ReplicatedState({"model": model, "optimizer": torch.optim.SGD(model.parameters())})
+    replicated.ReplicatedState({"model": model, "optimizer": torch.optim.SGD(model.parameters())})

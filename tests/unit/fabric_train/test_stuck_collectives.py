@@ -3,59 +3,63 @@
 import time
 
 import pytest
-import torch
-from torch.futures import Future
+from on_demand import on_demand
 
-from fabric_train.groups.collectives import FabricGroup, Use
-from fabric_train.groups.generation_group import GenerationGroup
 from fabric_train.messages.process import Assignment
+
+torch = on_demand("torch")
+collectives = on_demand("fabric_train.groups.collectives", needs="torch")
+generation_group = on_demand("fabric_train.groups.generation_group", needs="torch")
 
 
 class Work:
     """A collective that nothing ends, or that ends when told to."""
 
     def __init__(self):
-        self.future = Future()
+        self.future = torch.futures.Future()
 
     def get_future(self):
         return self.future
 
 
-class Generation(GenerationGroup):
-    """Its collectives never end by themselves; ``stuck`` is what it says of them."""
+def generation():
+    """A generation whose collectives never end by themselves; ``stuck``: its answer to is_stuck."""
 
-    def __init__(self):
-        super().__init__(Assignment(generation=3, rank=0, world=2, store="127.0.0.1:1"))
-        self.works = []
-        self.stuck = False
-        self.kept = False
+    class Generation(generation_group.GenerationGroup):
+        def __init__(self):
+            super().__init__(Assignment(generation=3, rank=0, world=2, store="127.0.0.1:1"))
+            self.works = []
+            self.stuck = False
+            self.kept = False
 
-    @property
-    def group(self):
-        return self
+        @property
+        def group(self):
+            return self
 
-    def allreduce(self, _tensors, _opts):
-        self.works.append(Work())
-        return self.works[-1]
+        def allreduce(self, _tensors, _opts):
+            self.works.append(Work())
+            return self.works[-1]
 
-    def abort(self):
-        pass
+        def abort(self):
+            pass
 
-    def discard(self):
-        pass
+        def discard(self):
+            pass
 
-    def is_stuck(self):
-        return self.stuck
+        def is_stuck(self):
+            return self.stuck
 
-    def keep(self):
-        self.kept = True
+        def keep(self):
+            self.kept = True
+
+    return Generation()
 
 
 @pytest.fixture
 def started():
-    group, inner = FabricGroup(0, 2), Generation()
+    group, inner = collectives.FabricGroup(0, 2), generation()
     group.adopt(inner)
-    group.use = Use.ATTEMPT
+    group.use = collectives.Use.ATTEMPT
     work = group.allreduce([torch.ones(1)])
     return group, inner, work
 

@@ -6,11 +6,11 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from on_demand import on_demand
 
-torch = pytest.importorskip("torch")
-
-from fabric_train.state import transfer  # noqa: E402
-from fabric_train.state.replicated import LayoutError, ReplicatedState  # noqa: E402
+torch = on_demand("torch")
+replicated = on_demand("fabric_train.state.replicated", needs="torch")
+transfer = on_demand("fabric_train.state.transfer", needs="torch")
 
 
 class Done:
@@ -48,15 +48,16 @@ class Pair:
         self._sent.put(RuntimeError("connection closed"))
 
 
-def parts(seed, width=300, kind=torch.float32):
+def parts(seed, width=300, kind="float32"):
+    dtype = getattr(torch, kind)
     torch.manual_seed(seed)
     net = torch.nn.Sequential(
         torch.nn.Linear(width, width), torch.nn.BatchNorm1d(width), torch.nn.Linear(width, 7)
-    ).to(kind)
+    ).to(dtype)
     # Neither its layout in memory nor that of its optimizer state is that of a plain tensor.
     net[0].weight.data = net[0].weight.data.t().contiguous().t()
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.1 * (seed + 1))
-    net(torch.randn(4, width, dtype=kind)).sum().backward()
+    net(torch.randn(4, width, dtype=dtype)).sum().backward()
     optimizer.step()
     return {"net": net, "optimizer": optimizer}
 
@@ -94,7 +95,7 @@ def equal(one, other):
     return all(a[0] == b[0] and torch.equal(a[1], b[1]) for a, b in pairs)
 
 
-@given(st.lists(st.integers(0, 3 * transfer.CHUNK), max_size=30))
+@given(st.deferred(lambda: st.lists(st.integers(0, 3 * transfer.CHUNK), max_size=30)))
 def test_chunks_cover_every_byte_once_and_in_order(sizes):
     chunks = transfer.cut(sizes)
     covered = [0] * len(sizes)
@@ -111,11 +112,13 @@ def test_chunks_cover_every_byte_once_and_in_order(sizes):
 
 
 @pytest.mark.patient
-@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    "kind", ["float32", "float64", "bfloat16"], ids=["kind0", "kind1", "kind2"]
+)
 @pytest.mark.parametrize("chunk", [1 << 12, 1 << 17, 4 << 20])
 def test_the_copy_is_that_of_the_source_bit_by_bit(monkeypatch, kind, chunk):
-    monkeypatch.setattr(transfer, "CHUNK", chunk)
-    source, target = (ReplicatedState(parts(seed, kind=kind)) for seed in (0, 1))
+    monkeypatch.setattr("fabric_train.state.transfer.CHUNK", chunk)
+    source, target = (replicated.ReplicatedState(parts(seed, kind=kind)) for seed in (0, 1))
     before = values(source)
     assert not equal(before, values(target))
     copy(source, target, Pair())
@@ -125,10 +128,10 @@ def test_the_copy_is_that_of_the_source_bit_by_bit(monkeypatch, kind, chunk):
 
 
 def test_a_spare_without_optimizer_state_gets_it():
-    source = ReplicatedState(parts(0))
+    source = replicated.ReplicatedState(parts(0))
     fresh = parts(1)
     fresh["optimizer"].state.clear()
-    target = ReplicatedState(fresh)
+    target = replicated.ReplicatedState(fresh)
     copy(source, target, Pair())
     assert equal(values(source), values(target))
 
@@ -139,14 +142,14 @@ def test_state_that_the_source_does_not_have_is_dropped():
     idle = fresh["net"][2].bias
     del fresh["optimizer"].state[idle]
     other["optimizer"].state[other["net"][2].bias]["count"] = 3
-    source, target = ReplicatedState(fresh), ReplicatedState(other)
+    source, target = replicated.ReplicatedState(fresh), replicated.ReplicatedState(other)
     copy(source, target, Pair())
     assert equal(values(source), values(target))
     assert not other["optimizer"].state[other["net"][2].bias]
 
 
 def test_the_state_of_an_optimizer_comes_later_and_nothing_before_needs_it():
-    source, target = ReplicatedState(parts(0)), ReplicatedState(parts(1))
+    source, target = replicated.ReplicatedState(parts(0)), replicated.ReplicatedState(parts(1))
     first = {}
 
     def look():
@@ -162,18 +165,17 @@ def test_the_state_of_an_optimizer_comes_later_and_nothing_before_needs_it():
     assert target.optimizers()[0].param_groups[0]["lr"] == 0.1
 
 
-class Exchanging(torch.optim.SGD):
-    """Its state may be anything, e.g. weights."""
-
-
 def test_what_another_kind_of_optimizer_keeps_comes_first():
+    class Exchanging(torch.optim.SGD):
+        """Its state may be anything, e.g. weights."""
+
     def build(seed):
         torch.manual_seed(seed)
         net = torch.nn.Linear(4, 4)
         optimizer = Exchanging(net.parameters(), lr=0.1, momentum=0.9)
         net(torch.randn(2, 4)).sum().backward()
         optimizer.step()
-        return ReplicatedState({"net": net, "optimizer": optimizer})
+        return replicated.ReplicatedState({"net": net, "optimizer": optimizer})
 
     source, target = build(0), build(1)
     assert not copy(source, target, Pair(), split=True)
@@ -181,10 +183,10 @@ def test_what_another_kind_of_optimizer_keeps_comes_first():
 
 
 def test_a_spare_makes_optimizer_state_that_the_copy_fills():
-    source = ReplicatedState(parts(0))
+    source = replicated.ReplicatedState(parts(0))
     fresh = parts(1)
     fresh["optimizer"].state.clear()
-    target = ReplicatedState(fresh)
+    target = replicated.ReplicatedState(fresh)
     target.make_optimizer_state()
     made = {name: tensor.data_ptr() for name, tensor in target.tensors()}
     assert made.keys() == dict(source.tensors()).keys()
@@ -195,7 +197,9 @@ def test_a_spare_makes_optimizer_state_that_the_copy_fills():
 
 def test_an_optimizer_that_makes_no_state_alone_does_no_harm():
     net = torch.nn.Linear(2, 2)
-    state = ReplicatedState({"net": net, "optimizer": torch.optim.LBFGS(net.parameters())})
+    state = replicated.ReplicatedState(
+        {"net": net, "optimizer": torch.optim.LBFGS(net.parameters())}
+    )
     state.make_optimizer_state()  # its step needs a closure
     assert [name for name, _ in state.tensors()] == ["net/weight", "net/bias"]
 
@@ -204,15 +208,15 @@ def count_messages(source, *, split):
     """How many there are, and which say only how long the next one is."""
     seen = []
     group = Pair(lambda _place, sent: seen.append(sent.dtype == torch.int64) or sent)
-    copy(source, ReplicatedState(parts(1)), group, split=split)
+    copy(source, replicated.ReplicatedState(parts(1)), group, split=split)
     return len(seen), {place for place, is_length in enumerate(seen) if is_length}
 
 
 @pytest.mark.patient
 @pytest.mark.parametrize("split", [False, True])
 def test_one_bit_that_differs_anywhere_is_refused(monkeypatch, split):
-    monkeypatch.setattr(transfer, "CHUNK", 1 << 16)
-    source = ReplicatedState(parts(0))
+    monkeypatch.setattr("fabric_train.state.transfer.CHUNK", 1 << 16)
+    source = replicated.ReplicatedState(parts(0))
     messages, lengths = count_messages(source, split=split)
     for at in range(messages):
 
@@ -226,12 +230,15 @@ def test_one_bit_that_differs_anywhere_is_refused(monkeypatch, split):
         if at in lengths:
             continue  # another one is not even the same message
         with pytest.raises(transfer.CorruptStateError, match=r"chunk \d+ from rank 0|what rank 0"):
-            copy(source, ReplicatedState(parts(1)), Pair(flip), split=split)
+            copy(source, replicated.ReplicatedState(parts(1)), Pair(flip), split=split)
 
 
 def test_a_source_of_another_layout_is_refused():
-    source, target = ReplicatedState(parts(0, 300)), ReplicatedState(parts(1, 200))
-    with pytest.raises(LayoutError, match="at the source"):
+    source, target = (
+        replicated.ReplicatedState(parts(0, 300)),
+        replicated.ReplicatedState(parts(1, 200)),
+    )
+    with pytest.raises(replicated.LayoutError, match="at the source"):
         copy(source, target, Pair())
 
 
@@ -251,11 +258,11 @@ def test_a_connection_that_breaks_is_an_error_and_leaves_no_transfer_under_way()
         return Done(wait)
 
     group.recv = recv
-    state = ReplicatedState(parts(0))
+    state = replicated.ReplicatedState(parts(0))
     transfer._send_bytes(group, transfer.pickle.dumps(state.offer()[0]), 1)
     for _ in range(8):
         group.break_off()
     with pytest.raises(RuntimeError, match="connection closed"):
-        transfer.receive_state(group, ReplicatedState(parts(1)), 0)
+        transfer.receive_state(group, replicated.ReplicatedState(parts(1)), 0)
     assert len(works) > 2
     assert all(waited for _, waited in works)

@@ -3,12 +3,11 @@
 import gc
 
 import pytest
+from on_demand import on_demand
 
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-from fabric_train.state.unprotected import find_unprotected  # noqa: E402
+nn = on_demand("torch.nn")
+torch = on_demand("torch")
+unprotected = on_demand("fabric_train.state.unprotected", needs="torch")
 
 
 @pytest.fixture(autouse=True)
@@ -17,14 +16,14 @@ def alone():
 
 
 def found(**parts):
-    return "\n".join(find_unprotected(parts))
+    return "\n".join(unprotected.find_unprotected(parts))
 
 
 def test_a_model_and_its_optimizer_leave_nothing_unprotected():
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     optimizer = torch.optim.AdamW(model.parameters())
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
-    assert find_unprotected({"m": model, "o": optimizer, "s": scheduler}) == []
+    assert unprotected.find_unprotected({"m": model, "o": optimizer, "s": scheduler}) == []
 
 
 def test_parameters_without_a_protected_module_and_without_an_optimizer_are_named():
@@ -42,7 +41,7 @@ def test_objects_that_were_forgotten_are_named_once_each():
     average = nn.Sequential(nn.Linear(2, 3))
     other = torch.optim.AdamW(average.parameters())
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
-    lines = find_unprotected({"model": model, "optimizer": optimizer})
+    lines = unprotected.find_unprotected({"model": model, "optimizer": optimizer})
     assert sorted(lines) == [
         "a Sequential of 9 elements that no protected part contains",
         "a StepLR that is not protected",
@@ -68,5 +67,5 @@ def test_a_wrapper_and_what_shares_its_tensors_are_no_news():
     model = nn.Linear(2, 3)
     wrapper = nn.Sequential(model)
     optimizer = torch.optim.SGD(model.parameters())
-    assert find_unprotected({"model": model, "optimizer": optimizer}) == []
-    assert find_unprotected({"model": wrapper, "optimizer": optimizer}) == []
+    assert unprotected.find_unprotected({"model": model, "optimizer": optimizer}) == []
+    assert unprotected.find_unprotected({"model": wrapper, "optimizer": optimizer}) == []
