@@ -9,33 +9,35 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from on_demand import on_demand
 from typer.testing import CliRunner
 
 from fabricd.cli import app
+from lab.inputs import probe_packets
 
-inet = pytest.importorskip("scapy.layers.inet")
-from scapy.layers.inet6 import IPv6  # noqa: E402
-from scapy.layers.l2 import Ether  # noqa: E402
-from scapy.utils import wrpcap  # noqa: E402
-
-from fabricd.probes import sniffing  # noqa: E402
-from fabricd.probes.sniff import Probe, bind  # noqa: E402
-from lab.inputs import probe_packets  # noqa: E402
+inet = on_demand("scapy.layers.inet")
+inet6 = on_demand("scapy.layers.inet6")
+l2 = on_demand("scapy.layers.l2")
+sniff = on_demand("fabricd.probes.sniff", needs="scapy")
+sniffing = on_demand("fabricd.probes.sniffing", needs="scapy")
 
 KEY, OTHER = secrets.token_bytes(32), secrets.token_bytes(32)
 ENDS = (("10.0.0.1", 9200), ("10.0.0.2", 9200))
 ENDS6 = (("fd00::1", 9200), ("fd00::2", 9200))
-bind()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bound():
+    sniff.bind()
 
 
 def packet(payload, ends=ENDS):
-    ip = IPv6(src=ends[0][0], dst=ends[1][0]) if ":" in ends[0][0] else inet.IP(
+    ip = inet6.IPv6(src=ends[0][0], dst=ends[1][0]) if ":" in ends[0][0] else inet.IP(
         src=ends[0][0], dst=ends[1][0]
     )  # fmt: skip
     udp = inet.UDP(sport=ends[0][1], dport=ends[1][1])
-    return Ether(
-        bytes(Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02") / ip / udp / payload)
-    )
+    ethernet = l2.Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
+    return l2.Ether(bytes(ethernet / ip / udp / payload))
 
 
 def probe(key=KEY, ends=ENDS, **fields):
@@ -81,11 +83,11 @@ def test_any_payload_gives_a_line(payload):
 @pytest.fixture
 def pcap(tmp_path):
     path = tmp_path / "x.pcap"
-    forged = Probe(probe_packets.encode({"seq": 9}, KEY, *ENDS))
+    forged = sniff.Probe(probe_packets.encode({"seq": 9}, KEY, *ENDS))
     forged.seq = 10
     strange = packet(b"z", (("10.0.0.1", 1), ("10.0.0.2", 2)))
     packets = [probe(seq=8), packet(bytes(forged)), packet(b"x"), packet(b"y" * 192), strange]
-    wrpcap(str(path), packets)
+    on_demand("scapy.utils").wrpcap(str(path), packets)
     return path
 
 
