@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -186,7 +187,8 @@ def run_job(
             os.killpg(launcher.pid, signal.SIGKILL)
             launcher.wait()
         for pid in job.pages():
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # one that was slow to end has ended
+                os.kill(pid, signal.SIGKILL)
         shutil.rmtree(directory)
         signal.signal(signal.SIGTERM, before)
 

@@ -150,5 +150,5 @@ def _steps(job: Job) -> int:
 
 
 def _memory(job: Job) -> dict[int, float]:
-    pids = [pid for pid, page in job.pages().items() if page.step]
-    return {pid: resident_mb(pid) for pid in [*pids, job.launcher.pid]}
+    # A rank that was taken over may end meanwhile.
+    return {pid: resident_mb(pid) for pid in [*job.ranked(), job.launcher.pid]}
