@@ -5,41 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import importlib
 
-from bench.clock import (
-    bounds,
-    clock_steps,
-    cpu,
-    holdover,
-    live,
-    membership,
-    plot,
-    reading,
-    reference,
-    simulated,
-    synchronized,
-)
-from bench.report import Row
 
-PARTS: Mapping[str, Callable[..., list[Row]]] = {
-    "clos": simulated.clos,
-    "scale": simulated.scale,
-    "mesh": membership.mesh,
-    "fit": simulated.fitting,
-    "cpu": cpu.cpu,
-    "page": reading.reading,
-    "bound": bounds.bound,
-    "untold": clock_steps.clock_steps,
-    "holdover": holdover.holdover,
-    "reference": reference.reference,
-    "live": live.live,
-    "plot": plot.plot,
-    "synchronized": synchronized.synchronized,
-}
-"""Each is called with ``quick``."""
+def __getattr__(name: str) -> object:
+    """``PARTS`` and ``MINUTES``, loaded on demand: they import labs, daemons and pictures.
 
-MINUTES: Mapping[str, float] = {
-    "clos": 15, "scale": 2, "mesh": 2, "fit": 1, "cpu": 2, "page": 1, "bound": 9, "untold": 6,
-    "holdover": 9, "reference": 7, "live": 10, "plot": 4, "synchronized": 8,
-}  # fmt: skip
+    Importing one small module of this package loads none of them.
+
+    Raises:
+        AttributeError: the package has no such name.
+    """
+    if name not in {"PARTS", "MINUTES"}:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("bench.clock.parts"), name)

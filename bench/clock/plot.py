@@ -8,8 +8,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import matplotlib as mpl
-
 from bench.clock.live import LOADS, running, topology
 from bench.clock.peers import Chrony, Ptp4l, load, ptp4l_offsets
 from bench.clock.services import Fabric, Seen
@@ -64,6 +62,8 @@ def draw(story: Story, target: Path) -> None:
     Raises:
         OSError: it cannot be written.
     """
+    import matplotlib as mpl
+
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
