@@ -5,6 +5,7 @@ import dataclasses
 import json
 import random
 import re
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -81,11 +82,11 @@ def test_a_job_of_2000_hosts_with_8_ranks_each_fits_a_line():
     assert parse(AgentDocument, json.loads(line)["document"]) == mine
 
 
-def packed_with(without="", **changes):
+def packed_with(without="", claimed=7, **changes):
     data = dataclasses.asdict(generation(100, 8)) | changes
     data.pop(without, None)
     text = json.dumps(data, default=dataclasses.asdict)
-    return {"number": 7, "packed": pack(text)}
+    return {"number": claimed, "packed": pack(text)}
 
 
 @pytest.mark.parametrize(
@@ -96,22 +97,31 @@ def packed_with(without="", **changes):
         ({"packed": pack("{}")}, "is not a number and a packed generation"),
         ({"number": 7, "packed": pack("[]"), "more": 1}, "is not a number and a packed"),
         ({"number": 7, "packed": pack("[]")}, "AgentDocument.accepted is no object"),
-        (packed_with(number=8), "is number 7, but 8 is packed"),
-        (packed_with(slots=[1]), re.escape("AgentDocument.accepted.slots[0] is 1, not str")),
-        (packed_with("hosts", slots=["200/p0"]), "packed wrongly: no member 200"),
-        (packed_with("hosts", slots=["-1/p0"]), "packed wrongly: no member -1"),
-        (packed_with("hosts", slots=["x"]), "packed wrongly: invalid literal"),
-        (packed_with("hosts", slots=[3]), "packed wrongly: no short form"),
-        (packed_with("hosts", members=[{}]), "packed wrongly: no short form"),
-        (packed_with("hosts", slots=["0/p"], members=[Member("h" * 5_000_000, *"iast")]), "over"),
+        (partial(packed_with, number=8), "is number 7, but 8 is packed"),
+        (
+            partial(packed_with, slots=[1]),
+            re.escape("AgentDocument.accepted.slots[0] is 1, not str"),
+        ),
+        (partial(packed_with, "hosts", slots=["200/p0"]), "packed wrongly: no member 200"),
+        (partial(packed_with, "hosts", slots=["-1/p0"]), "packed wrongly: no member -1"),
+        (partial(packed_with, "hosts", slots=["x"]), "packed wrongly: invalid literal"),
+        (partial(packed_with, "hosts", slots=[3]), "packed wrongly: no short form"),
+        (partial(packed_with, "hosts", members=[{}]), "packed wrongly: no short form"),
+        (
+            partial(
+                packed_with, "hosts", slots=["0/p"], members=[Member("h" * 5_000_000, *"iast")]
+            ),
+            "over",
+        ),
         ({"number": 7, "packed": pack("[")}, "packed wrongly: not JSON"),
         ({"number": 7, "packed": pack("0" * 1_000_000)}, "packed wrongly: over"),
         ({"number": 7, "packed": "AAAA"}, "packed wrongly: not packed JSON"),
         ({"number": 7, "packed": pack("1")[:-4]}, "packed wrongly"),
-        ({"number": True, "packed": packed_with()["packed"]}, "is number True, but 7"),
+        (partial(packed_with, claimed=True), "is number True, but 7"),
     ],
 )
 def test_what_is_packed_wrongly_is_refused(accepted, text):
+    accepted = accepted() if callable(accepted) else accepted
     data = to_data(document(None)) | {"accepted": accepted}
     with pytest.raises(DocumentError, match=text):
         parse(AgentDocument, data)

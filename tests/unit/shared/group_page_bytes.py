@@ -8,11 +8,12 @@ RAIL = {"netdev": b"rail0", "tx_bytes": 5, "tx_messages": 4, "rx_messages": 3}
 
 
 def put(page, at, fields, values):
+    offsets = sl.offsets(fields)
     for name, code in fields:
         if name in values:
             value = values[name]
             value = value if isinstance(value, tuple) else (value,)
-            struct.pack_into("<" + code, page, at + sl.offsets(fields)[name], *value)
+            struct.pack_into("<" + code, page, at + offsets[name], *value)
 
 
 def latency(sum_ns, **buckets):

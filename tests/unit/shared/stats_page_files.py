@@ -37,9 +37,10 @@ def make(pid=100, start_ns=NOW - SECOND, rails=("rail0", "rail1"), events=(), **
 
 
 def put(page, at, fields, values):
+    offsets = sl.offsets(fields)
     for name, code in fields:
         default = b"" if code.endswith("s") else 0
-        struct.pack_into("<" + code, page, at + sl.offsets(fields)[name], values.get(name, default))
+        struct.pack_into("<" + code, page, at + offsets[name], values.get(name, default))
 
 
 def lay(directory, page, pid=100, start_ns=NOW - SECOND):

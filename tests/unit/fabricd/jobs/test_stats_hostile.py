@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import threading
@@ -305,13 +306,19 @@ def test_an_executor_has_its_threads_from_the_start():
 
 @contextlib.contextmanager
 def daemon(tmp_path, answers):
-    """A control socket on which a link can be drained; ``answers``: what `jobs` says, in turn."""
+    """A control socket on which a link can be drained; ``answers``: those of `jobs`, in turn.
+
+    The last one is repeated.
+    """
+    waiting, last = iter(answers), None
 
     async def drain(_request, _caller):
         return {"left_s": None}
 
     async def jobs(_request, _caller):
-        return answers.pop(0) if len(answers) > 1 else answers[0]
+        nonlocal last
+        last = next(waiting, last)
+        return last
 
     with served(tmp_path / "ctl.sock", {"drain": drain, "jobs": jobs}) as path:
         yield path
@@ -322,11 +329,11 @@ def answer(partial="", left_out=0, processes=()):
 
 
 QUIET = answer()
-BUSY = [
+BUSY = (  # more bytes each time, without end
     answer(processes=[{"pid": 1, "start_ns": 1, "rails": [
         {"netdev": "rail1", "tx_bytes": n, "rx_bytes": 0, "in_flight_bytes": 0}]}])
-    for n in range(10_000)
-]  # fmt: skip
+    for n in itertools.count()
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -345,7 +352,7 @@ def test_drain_says_that_nothing_moves_only_when_all_was_seen(
 ):
     monkeypatch.setattr(operator_commands, "QUIET_S", 0.3)
     patience = "60s" if status == 0 else "1s"
-    with daemon(tmp_path, list(answers)) as socket:
+    with daemon(tmp_path, answers) as socket:
         done = CliRunner().invoke(
             fabricd.cli.app, ["drain", "rail1", "--wait", patience, "--socket", str(socket)]
         )
