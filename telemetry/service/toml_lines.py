@@ -2,18 +2,29 @@
 
 `tomllib` gives values without positions. This scans a text that `tomllib` has already accepted, so
 it need not judge, only follow: table headers, dotted and quoted keys, the four kinds of strings,
-arrays and inline tables (TOML 1.0).
+arrays and inline tables (TOML 1.0). Its work grows in proportion to the length of the text.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
+from bisect import bisect_left
 from typing import Any
 
 Path = tuple[str | int, ...]
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _SCALAR = re.compile(r"[^\s,\]}#]+(?: \d[^\s,\]}#]*)?")
+_BLANK = re.compile(r"(?:\s+|#[^\n]*)*")
+_NEWLINE = re.compile(r"\n")
+_ENDS = {
+    mark: re.compile(
+        rf"(?:\\.|[^\\])*?(?={mark}|\Z)" if mark[0] == '"' else rf".*?(?={mark}|\Z)", re.DOTALL
+    )
+    for mark in ('"', "'", '"""', "'''")
+}
+"""Opening mark of a string → all that stands before the closing one."""
 
 
 def key_lines(text: str) -> dict[Path, int]:
@@ -37,9 +48,20 @@ def line_of(lines: dict[Path, int], path: Path) -> int:
     return 1
 
 
+def _unescaped(quote: str, key: str) -> str:
+    """A quoted key as `tomllib` names it."""
+    if quote == "'" or "\\" not in key:
+        return key
+    try:
+        return str(tomllib.loads(f'key = "{key}"')["key"])
+    except tomllib.TOMLDecodeError:
+        return key
+
+
 class _Scanner:
     def __init__(self, text: str) -> None:
         self.text = text
+        self.newlines = [match.start() for match in _NEWLINE.finditer(text)]
         self.at = 0
         self.lines: dict[Path, int] = {}
         self.arrays: dict[Path, int] = {}
@@ -57,27 +79,23 @@ class _Scanner:
         return self.lines
 
     def _line(self) -> int:
-        return self.text.count("\n", 0, self.at) + 1
+        return bisect_left(self.newlines, self.at) + 1
 
     def _note(self, path: Path) -> None:
-        for size in range(1, len(path) + 1):
-            self.lines.setdefault(path[:size], self._line())
+        line = self._line()
+        for size in range(len(path), 0, -1):
+            if path[:size] in self.lines:
+                return  # Whatever it is in was noted before it.
+            self.lines[path[:size]] = line
 
     def _peek(self, size: int = 1) -> str:
         return self.text[self.at : self.at + size]
 
     def _skip_blank(self) -> bool:
         """Skip white space, newlines and comments; False at the end."""
-        while self.at < len(self.text):
-            char = self.text[self.at]
-            if char == "#":
-                end = self.text.find("\n", self.at)
-                self.at = len(self.text) if end < 0 else end
-            elif char.isspace():
-                self.at += 1
-            else:
-                return True
-        return False
+        if match := _BLANK.match(self.text, self.at):
+            self.at = match.end()
+        return self.at < len(self.text)
 
     def _resolve(self, keys: list[str]) -> Path:
         """A header's keys as a path: arrays of tables stand for their last element."""
@@ -107,7 +125,7 @@ class _Scanner:
         while True:
             self._skip_blank()
             if self._peek() in ('"', "'"):
-                keys.append(self._string())
+                keys.append(_unescaped(self._peek(), self._string()))
             else:
                 match = _BARE.match(self.text, self.at)
                 if not match:
@@ -167,13 +185,8 @@ class _Scanner:
         mark = quote * 3 if self._peek(3) == quote * 3 else quote
         self.at += len(mark)
         start = self.at
-        while self.at < len(self.text):
-            if self.text[self.at] == "\\" and quote == '"':
-                self.at += 2
-            elif self.text.startswith(mark, self.at):
-                break
-            else:
-                self.at += 1
+        match = _ENDS[mark].match(self.text, start)
+        self.at = match.end() if match else len(self.text)
         value = self.text[start : self.at]
         self.at += len(mark)
         # Up to two quotes may stand before a multi-line string's end mark.
