@@ -22,8 +22,8 @@ from bench.outage import ring
 from bench.report import Row
 from fabricd.config.loader import Config, load
 from fabricd.detect.mesh import PathSpec, train_rate
-from fabricd.probes import plan
 from fabricd.probes.client import ProbeConfig, ProbeLink, ProbePath, ProberClient, host_id
+from fabricd.probes.peer_index import PeerIndex
 from fabricd.probes.ring import RingReader
 from lab.cluster import Cluster, wait_until
 from lab.node import REPO, Node, prober_binary
@@ -91,7 +91,7 @@ def peers() -> list[dict[str, object]]:
 
 def chosen(config: Config) -> list[PathSpec]:
     """The paths that the daemon under test chooses."""
-    return plan.paths(config, [str(link.address) for link in config.links])
+    return PeerIndex(config.peers).paths(config, [str(link.address) for link in config.links])
 
 
 def answers(config: Config, number: int) -> ProbeConfig:

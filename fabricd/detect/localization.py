@@ -23,6 +23,7 @@ from fabricd.engine import Engine
 from fabricd.links.lldp_source import LldpSource
 from fabricd.probes import plan
 from fabricd.probes.feed import ProberFeed
+from fabricd.probes.peer_index import PeerIndex
 from fabricd.timeline.rows import event, located
 from telemetry.events import Event, EventKind
 
@@ -56,11 +57,12 @@ class Localization:
         """Where packets are lost, as long as a link or path here loses too much."""
         self._lldp: LldpSource | None = None
         self._config: Config | None = None
+        self._peers = PeerIndex(())
 
-    def configure(self, config: Config) -> None:
-        """Other paths, other hosts, another map."""
-        self._config = config
-        self.names = plan.host_names(config)
+    def configure(self, config: Config, peers: PeerIndex) -> None:
+        """Other paths, other hosts, another map; ``peers``: of ``config``."""
+        self._config, self._peers = config, peers
+        self.names = plan.host_names(config, peers)
         self.map_changed()
         self.reports = ()
         self._byes.reset()
@@ -72,7 +74,7 @@ class Localization:
             return
         plugs = self._lldp.neighbours() if self._lldp else {}
         switches = {netdev: neighbour.switch for netdev, neighbour in plugs.items()}
-        self.places.topology = plan.topology(self._config, switches)
+        self.places.topology = plan.topology(self._config, self._peers, switches)
 
     @property
     def lldp(self) -> LldpSource | None:

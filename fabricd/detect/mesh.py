@@ -56,6 +56,77 @@ class PathSpec:
     clock: bool = False
 
 
+class Mesh:
+    """The choice of one host among its peers; what costs time is computed once and kept."""
+
+    def __init__(
+        self,
+        local: str,
+        peers: Sequence[Node],
+        *,
+        per_rail: int,
+        cross_rail: int,
+        clock_paths: int = CLOCK_PATHS,
+    ) -> None:
+        """Set up the choice.
+
+        Args:
+            local: this host's name.
+            peers: the other hosts.
+            per_rail: how many peers each rail chooses.
+            cross_rail: how many (peer, other rail) each rail chooses.
+            clock_paths: each rail chooses its share of that many for clock trains, and
+                `CLOCK_PEERS` at least; like all paths they are agreed, since trains must run both
+                ways.
+        """
+        self._local = local
+        self._by_host = {peer.host: peer for peer in peers}
+        self._rails = {peer.host: sorted(peer.rails) for peer in peers}
+        self._per_rail, self._cross_rail = per_rail, cross_rail
+        self._clock_paths = clock_paths
+        self._known: dict[frozenset[str], _Near] = {}
+        self._links: list[tuple[int, int, Address]] | None = None
+        self._chosen: list[PathSpec] = []
+
+    def choose(self, links: Sequence[tuple[int, int, Address]]) -> list[PathSpec]:
+        """All paths of this host, ordered by link, same-rail peers first.
+
+        Args:
+            links: (index, rail, own address) of each link.
+        """
+        wanted = sorted(links)
+        if wanted != self._links:
+            self._chosen, self._links = self._choose(wanted), wanted
+        return list(self._chosen)
+
+    def _choose(self, links: Sequence[tuple[int, int, Address]]) -> list[PathSpec]:
+        local, cross_rail = self._local, self._cross_rail
+        rails = self._rails | {local: sorted(rail for _, rail, _ in links)}
+        clock_share = max(CLOCK_PEERS, _share(self._clock_paths, len(links)))
+        out: list[PathSpec] = []
+        for index, rail, own in links:
+            there = self._near(host for host, theirs in rails.items() if rail in theirs)
+            chosen = [(host, rail) for host in sorted({*there(local), *there.preferred_by(local)})]
+            clock = _pairs((local, rail), there, rails, rail, clock_share)
+            if cross_rail:
+                pairs = _pairs((local, rail), self._near(rails), rails, _CROSS, cross_rail)
+                chosen += sorted(pairs)
+            for host, peer_rail in chosen:
+                addresses = self._by_host[host].rails[peer_rail]
+                same = [a for a in addresses if (":" in a) == (":" in own)]
+                if same:
+                    others = tuple(a for a in addresses if a != same[0])
+                    marked = (host, peer_rail) in clock
+                    out.append(PathSpec(index, host, peer_rail, same[0], others, clock=marked))
+        return out
+
+    def _near(self, hosts: Iterable[str]) -> _Near:
+        found = frozenset(hosts)
+        if found not in self._known:
+            self._known[found] = _Near(found, self._per_rail)
+        return self._known[found]
+
+
 def choose(
     local: str,
     links: Sequence[tuple[int, int, Address]],
@@ -65,42 +136,9 @@ def choose(
     cross_rail: int,
     clock_paths: int = CLOCK_PATHS,
 ) -> list[PathSpec]:
-    """All paths of this host, ordered by link, same-rail peers first.
-
-    Args:
-        local: this host's name.
-        links: (index, rail, own address) of each link.
-        peers: the other hosts.
-        per_rail: how many peers each rail chooses.
-        cross_rail: how many (peer, other rail) each rail chooses.
-        clock_paths: each rail chooses its share of that many for clock trains, and `CLOCK_PEERS`
-            at least; like all paths they are agreed, since trains must run both ways.
-    """
-    by_host = {peer.host: peer for peer in peers}
-    rails = {peer.host: sorted(peer.rails) for peer in peers}
-    rails[local] = sorted(rail for _, rail, _ in links)
-    known: dict[frozenset[str], _Near] = {}
-
-    def near(hosts: Iterable[str]) -> _Near:
-        found = frozenset(hosts)
-        return known.setdefault(found, _Near(found, per_rail))
-
-    clock_share = max(CLOCK_PEERS, _share(clock_paths, len(links)))
-    out: list[PathSpec] = []
-    for index, rail, own in sorted(links):
-        there = near(host for host, theirs in rails.items() if rail in theirs)
-        chosen = [(host, rail) for host in sorted({*there(local), *there.preferred_by(local)})]
-        clock = _pairs((local, rail), there, rails, rail, clock_share)
-        if cross_rail:
-            chosen += sorted(_pairs((local, rail), near(rails), rails, _CROSS, cross_rail))
-        for host, peer_rail in chosen:
-            addresses = by_host[host].rails[peer_rail]
-            same = [a for a in addresses if (":" in a) == (":" in own)]
-            if same:
-                others = tuple(a for a in addresses if a != same[0])
-                marked = (host, peer_rail) in clock
-                out.append(PathSpec(index, host, peer_rail, same[0], others, clock=marked))
-    return out
+    """`Mesh.choose` of a mesh that nobody keeps."""
+    mesh = Mesh(local, peers, per_rail=per_rail, cross_rail=cross_rail, clock_paths=clock_paths)
+    return mesh.choose(links)
 
 
 def train_rate(rate: int, links: int, peers: int, *, clock_paths: int = CLOCK_PATHS) -> int:
@@ -110,7 +148,7 @@ def train_rate(rate: int, links: int, peers: int, *, clock_paths: int = CLOCK_PA
         rate: of a path, did each rail choose no more than its share of ``clock_paths``.
         links: of this host.
         peers: other hosts; where there is one, its path gets all.
-        clock_paths: as `choose` has them.
+        clock_paths: as `Mesh` has them.
     """
     share = _share(clock_paths, links)
     chosen = min(max(CLOCK_PEERS, share), max(1, peers))
@@ -134,6 +172,7 @@ class _Near:
         self._index = {host: i for i, host in enumerate(self._hosts)}
         self._count = count
         self._known: dict[str, list[str]] = {}
+        self._preferring: dict[str, list[str]] = {}
 
     def __call__(self, host: str) -> list[str]:
         if host not in self._known:
@@ -146,8 +185,12 @@ class _Near:
 
     def preferred_by(self, host: str) -> list[str]:
         """The hosts that have ``host`` among their best."""
-        at = self._index[host]
-        return [other for i, other in enumerate(self._hosts) if i != at and self._likes(i, at)]
+        if host not in self._preferring:
+            at = self._index[host]
+            self._preferring[host] = [
+                other for i, other in enumerate(self._hosts) if i != at and self._likes(i, at)
+            ]
+        return self._preferring[host]
 
     def _likes(self, who: int, whom: int) -> bool:
         """Whether fewer than the wanted number come before ``whom`` for ``who``.
@@ -184,13 +227,18 @@ def _pairs(
     """
 
     def liked(port: tuple[str, int]) -> Ports:
-        there = [(h, r) for h in near(port[0]) for r in rails[h]]
-        fits = [p for p in there if (p[1] != port[1] if salt == _CROSS else p[1] == port[1])]
+        host, rail = port
+        if salt == _CROSS:
+            fits = [(h, r) for h in near(host) for r in rails[h] if r != rail]
+        else:
+            fits = [(h, rail) for h in near(host)]
         return _best(port, fits, salt, count)
 
     out = set(liked(own))
     for host in near.preferred_by(own[0]):
-        out |= {(host, rail) for rail in rails[host] if own in liked((host, rail))}
+        # No other port could like this one: `liked` gives ports of one rail, or of all others.
+        ports = [(host, r) for r in rails[host] if (r != own[1]) == (salt == _CROSS)]
+        out |= {port for port in ports if own in liked(port)}
     return out
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 
 from fabricd.config.loader import Config
 from fabricd.detect.mtu import KEPT_NS, MtuPath, MtuTest
@@ -103,6 +103,8 @@ class ProbeMonitor:
         config: Config,
         addresses: Sequence[str | None],
         now: int,
+        *,
+        peer_rails: Set[int],
     ) -> list[Event]:
         """Look at all links.
 
@@ -113,12 +115,13 @@ class ProbeMonitor:
             config: of the daemon.
             addresses: from which each configured link is probed; None: it has no address.
             now: CLOCK_MONOTONIC ns.
+            peer_rails: on which some peer has an address.
 
         Returns:
             One row for each link whose state changed.
         """
         rows = feed.links() if paths is not None else None
-        links = probed_links(rows, paths or (), engine, addresses, config)
+        links = probed_links(rows, paths or (), engine, addresses, config, peer_rails)
         return [
             event(
                 EventKind.PROBING,
@@ -147,9 +150,18 @@ def probed_links(
     engine: Engine,
     addresses: Sequence[str | None],
     config: Config,
+    peer_rails: Set[int],
 ) -> list[ProbedLink]:
-    """All configured links with what the prober's tables say of them (``rows`` None: nothing)."""
-    peered = {entry.rail for peer in config.peers for entry in peer.addresses}
+    """All configured links with what the prober's tables say of them.
+
+    Args:
+        rows: the prober's link rows; None: there are none.
+        paths: its path rows.
+        engine: its links and paths are those of ``config``.
+        addresses: from which each configured link is probed.
+        config: of the daemon.
+        peer_rails: on which some peer has an address.
+    """
     by_index = {row.index: row for row in rows or ()}
     out = []
     for link, address in zip(engine.links, addresses, strict=True):
@@ -167,7 +179,7 @@ def probed_links(
                 bound=row is not None and row.bound,
                 bind_errno=row.bind_errno if row else 0,
                 heard_ns=max(heard, default=0),
-                peers=link.rail in peered,
+                peers=link.rail in peer_rails,
             )
         )
     return out

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from fabricd.config.loader import Config
 from fabricd.config.tables import PeerTable
 from fabricd.detect.locate import Port, Topology
-from fabricd.detect.mesh import Node, PathSpec, choose, train_rate
+from fabricd.detect.mesh import PathSpec, train_rate
 from fabricd.links.ibports import Port as VerbsPort
 from fabricd.probes import layout
 from fabricd.probes.client import ProbeConfig, ProbeLink, ProbePath, ProbeRdma, host_id
+from fabricd.probes.peer_index import PeerIndex
 
 UNKNOWN_ADDRESS = "0.0.0.0"  # noqa: S104 - a link that has no address yet: carrier only
 
@@ -41,57 +42,36 @@ def is_known(addresses: Sequence[str | None], *, loaded: bool) -> bool:
     return loaded or None not in addresses
 
 
-def paths(config: Config, addresses: Sequence[str | None]) -> list[PathSpec]:
-    """The paths to probe over the links whose address is known."""
-    peers = []
-    for peer in config.peers:
-        rails: dict[int, tuple[str, ...]] = {}
-        for entry in peer.addresses:
-            rails[entry.rail] = (*rails.get(entry.rail, ()), str(entry.address))
-        peers.append(Node(peer.host, rails))
-    links = [
-        (index, table.rail, address)
-        for index, (table, address) in enumerate(zip(config.links, addresses, strict=True))
-        if address is not None
-    ]
-    return choose(
-        config.host.name,
-        links,
-        peers,
-        per_rail=config.probe.peers_per_rail,
-        cross_rail=config.probe.cross_rail_peers,
-    )
+def host_names(config: Config, peers: PeerIndex) -> dict[int, str]:
+    """Number on the wire → name, of all hosts that are known; ``peers``: of ``config``."""
+    return {host_id(config.host.name): config.host.name, **peers.names}
 
 
-def host_names(config: Config) -> dict[int, str]:
-    """Number on the wire → name, of all hosts that are known."""
-    names = (config.host.name, *(peer.host for peer in config.peers))
-    return {host_id(name): name for name in names}
-
-
-def topology(config: Config, switches: Mapping[str, str] | None = None) -> Topology:
+def topology(
+    config: Config, peers: PeerIndex, switches: Mapping[str, str] | None = None
+) -> Topology:
     """Which leaf each port is on: as configured, else what LLDP says.
 
     Args:
         config: its map comes first.
+        peers: of ``config``.
         switches: netdev → the switch at the other end of its cable. The others' ports on the same
             rail are put on the same switch: rails are built so, and LLDP does not see further.
     """
-    rails = {config.host.name: {table.rail for table in config.links}} | {
-        peer.host: {entry.rail for entry in peer.addresses} for peer in config.peers
-    }
+    own = frozenset(table.rail for table in config.links)
+    rails: dict[str, frozenset[int]] = {config.host.name: own, **peers.rails}
     leaf_of: dict[Port, str] = {}
     named: dict[Port, str] = {}
     for table in config.links:
         if switches and table.netdev in switches:
             at = switches[table.netdev]
-            leaf_of |= {(name, table.rail): at for name, own in rails.items() if table.rail in own}
+            leaf_of |= {(name, table.rail): at for name, had in rails.items() if table.rail in had}
     for leaf in config.topology.leaves:
         for port in leaf.ports:
             host, _, number = port.rpartition("/")
             rail = int(number)
             if host == "*":
-                leaf_of |= {(name, rail): leaf.name for name, own in rails.items() if rail in own}
+                leaf_of |= {(name, rail): leaf.name for name, had in rails.items() if rail in had}
             else:
                 named[host, rail] = leaf.name
     return Topology(leaf_of | named)

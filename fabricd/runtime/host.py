@@ -33,6 +33,7 @@ from fabricd.probes.counts import ProbeCounts
 from fabricd.probes.feed import ProberFeed
 from fabricd.probes.monitor import ProbeMonitor
 from fabricd.probes.path_table import PathTables
+from fabricd.probes.peer_index import PeerIndex
 from fabricd.runtime.detectors import Detectors
 from fabricd.runtime.evaluator import Evaluator
 from fabricd.runtime.event_stream import EventStream
@@ -79,9 +80,12 @@ class Host:
         """The configuration in use."""
         return self.settings.config
 
-    def reconfigure(self, config: Config) -> None:
-        """Take another valid configuration; what stays keeps its state."""
-        self.settings.replace(config)
+    def reconfigure(self, config: Config, peers: PeerIndex | None = None) -> None:
+        """Take another valid configuration; what stays keeps its state.
+
+        ``peers`` is the index of its peers, if there is one already.
+        """
+        self.settings.replace(config, peers)
         self._apply_settings()
 
     def discover(self, peers: tuple[PeerTable, ...]) -> None:

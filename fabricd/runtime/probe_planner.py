@@ -42,7 +42,7 @@ class ProbePlanner:
     def plan(self) -> None:
         """Choose the paths anew."""
         config, addresses = self._settings.config, self.addresses()
-        specs = plan.paths(config, addresses)
+        specs = self._settings.peers.paths(config, addresses)
         rdma = plan.rdma_ports(config, addresses, specs, self.verbs_ports)
         engine, prober, detectors = self._engine, self._prober, self._detectors
         engine.configure(config, specs, [port.link for port in rdma])
@@ -54,7 +54,7 @@ class ProbePlanner:
         detectors.probing.configure()
         keys = [(p.netdev, p.spec.peer, p.spec.peer_rail, p.spec.address) for p in engine.paths]
         detectors.losses.configure(self._settings.netdevs, keys)
-        detectors.localization.configure(config)
+        detectors.localization.configure(config, self._settings.peers)
 
     def follow_addresses(self) -> bool:
         """Plan anew if the links' addresses changed, or nothing was planned; returns whether."""

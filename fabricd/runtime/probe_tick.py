@@ -87,7 +87,10 @@ class ProbeTick:
         feed, probing = self._prober.feed, self._detectors.probing
         rows = self._prober.tables.rows(recent=True)
         config, addresses = self._settings.config, self._planner.addresses()
-        self._events.emit(probing.tick(feed, rows, self._engine, config, addresses, now))
+        rails = self._settings.peers.rails_in_use
+        self._events.emit(
+            probing.tick(feed, rows, self._engine, config, addresses, now, peer_rails=rails)
+        )
         probing.ask(feed, now, self._apply_mtu)
         self._apply_mtu()
 

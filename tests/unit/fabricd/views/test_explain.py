@@ -48,7 +48,13 @@ async def test_a_link_that_probes_do_not_watch_is_not_called_healthy(whole):
     host = whole.host
     for seconds in (0, 11):  # there is no prober
         rows = host.detectors.probing.tick(
-            host.prober.feed, None, host.engine, host.config, [None] * 3, (5 + seconds) * 10**9
+            host.prober.feed,
+            None,
+            host.engine,
+            host.config,
+            [None] * 3,
+            (5 + seconds) * 10**9,
+            peer_rails=frozenset(),
         )
     assert {row.link for row in rows} == {"rail0", "rail1", "rail2"}
     document = explain(host, "rail1", 17 * 10**9)
@@ -74,7 +80,13 @@ async def test_a_link_with_peers_that_loses_its_address_is_unbound(tmp_path):
     try:
         for seconds in (0, 11):
             host.detectors.probing.tick(
-                host.prober.feed, None, host.engine, host.config, [None] * 3, (5 + seconds) * 10**9
+                host.prober.feed,
+                None,
+                host.engine,
+                host.config,
+                [None] * 3,
+                (5 + seconds) * 10**9,
+                peer_rails=host.settings.peers.rails_in_use,
             )
         assert [row["probe_state"] for row in report.links(host)] == ["off", "unbound", "off"]
         assert "(no address), carrier only" in explain(host, "rail1", 17 * 10**9)["unwatched"]
