@@ -22,6 +22,7 @@ BENCHES = {
     "clock": "fabric time beside ptp4l and chronyd: errors, bound, lost reference, holdover, Clos",
     "migrate": "ranks that die: time to the next commit, exactness, cost, torchft and torchrun",
     "plugin": "the plugin beside iperf3 and bare sockets: throughput, latency, CPU, stalls, memory",
+    "peers": "a list of 2,048 peers: CPU of check, start and reload, and what waits meanwhile",
     "verbs": "the plugin over RDMA beside ib_write_bw and ib_write_lat, in the same guests",
 }
 

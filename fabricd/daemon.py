@@ -23,8 +23,8 @@ from typing import Any
 import structlog
 
 from fabricd import __version__
-from fabricd.config.loader import Config, ConfigError, load
-from fabricd.config.source import ConfigSource, changed_keys
+from fabricd.config.loader import Config, ConfigError, read
+from fabricd.config.source import ConfigSource
 from fabricd.control.access import Access
 from fabricd.control.requests import CHANGING, Requests
 from fabricd.control.server import ControlServer
@@ -37,12 +37,14 @@ from fabricd.links.watcher import LinkWatcher
 from fabricd.nics.watch import NicWatch
 from fabricd.operate.manager import OverrideManager
 from fabricd.operate.store import OverrideStore
+from fabricd.probes.peer_index import PeerIndex
 from fabricd.process import arguments, cpu_affinity, realtime
 from fabricd.process.blocking_call import started_executor
 from fabricd.procfs.netdev_bytes import NetdevBytes
 from fabricd.procfs.softnet import SoftnetStat
 from fabricd.runtime.escalation import EscalationSlot, known_peers
 from fabricd.runtime.host import Host, Readers, Stores, make_host
+from fabricd.runtime.reloader import Reloader
 from fabricd.runtime.settings import HostSettings
 from fabricd.steer.modes import Modes
 from fabricd.steer.page import PageError, SteerPage
@@ -80,8 +82,8 @@ class RunError(Exception):
 class Daemon:
     """Owns what has to be opened and closed."""
 
-    def __init__(self, config: Config, file: Path) -> None:
-        self.source = ConfigSource(file, config)
+    def __init__(self, source: ConfigSource) -> None:
+        self.source = source
         self.notifier = Notifier()
         self._log = structlog.get_logger()
         self._stop = asyncio.Event()
@@ -94,6 +96,7 @@ class Daemon:
         self._nics: NicWatch
         self._softnet: SoftnetStat
         self._netdev_bytes: NetdevBytes
+        self._reloader: Reloader
 
     async def run(self) -> None:
         """Start, serve, stop.
@@ -112,7 +115,7 @@ class Daemon:
         loop.set_exception_handler(self._unhandled)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        loop.add_signal_handler(signal.SIGHUP, self._hang_up, host)
+        loop.add_signal_handler(signal.SIGHUP, self._reloader.hang_up)
         # What lives now lives for ever: keep it out of the collector's pauses.
         gc.collect()
         gc.freeze()
@@ -189,9 +192,11 @@ class Daemon:
             ports_note=lambda: port_watch.note,
         )
         host.events.subscribe(control.broadcast)
-        requests = Requests(
-            host, services, self.source, database, lambda by: self._reload(host, by)
-        )
+        reloader = self._reloader = Reloader(
+            self.source, self.notifier, host.events.record, address_of=inventory.address_of,
+            apply=lambda old, new, peers: self._reconfigure(host, old, new, peers),
+        )  # fmt: skip
+        requests = Requests(host, services, self.source, database, reloader.reload)
         try:
             await control.start(requests.handlers())
         except OSError as error:
@@ -216,6 +221,8 @@ class Daemon:
             ("scan", self._scan(host)),
             ("ports", self._watch_ports(port_watch)),
             ("forecast", self._nics.forecast()),
+            ("reload", reloader.run()),
+            ("peers_file", reloader.watch()),
         ]
         for name, work in jobs:
             self._tasks.append(self._begin(name, work))
@@ -304,50 +311,18 @@ class Daemon:
             if host.evaluator.cycles > before:
                 self.notifier.watchdog()
 
-    def _hang_up(self, host: Host) -> None:
-        with contextlib.suppress(ConfigError):  # Said already.
-            self._reload(host, "SIGHUP")
-
-    def _reload(self, host: Host, by: str) -> list[str]:
-        """Take the files as they are now; the old configuration stays when they are wrong.
-
-        Returns:
-            The keys that changed.
-
-        Raises:
-            ConfigError: refused as a whole.
-        """
-        self.notifier.reloading()
-        old = self.source.config
-        try:
-            config = self.source.reload()
-        except ConfigError as error:
-            for problem in error.problems:
-                self._log.error("configuration refused, the old one stays", problem=str(problem))
-            host.events.record(
-                EventKind.DAEMON, "reload refused", problem=str(error.problems[0])[:300],
-                problems=len(error.problems), by=by,
-            )  # fmt: skip
-            raise
-        else:
-            changed = changed_keys(old, config)
-            self._pin(config)
-            self._schedule(config)
-            if (header := host.prober.feed.header()) is not None:
-                self._pin_prober(header.pid)
-            self._control.regard(_access(config))
-            host.events.recorder.retention = retention(config)
-            host.reconfigure(config)
-            self._hear_lldp(host, config)
-            self._nics.configure(config)
-            self._escalation.configure(old, config)
-            host.events.record(
-                EventKind.DAEMON, "reloaded", by=by, hash=self.source.hash,
-                changed=", ".join(changed)[:300] or "nothing",
-            )  # fmt: skip
-            return changed
-        finally:
-            self.notifier.ready("reloaded")
+    def _reconfigure(self, host: Host, old: Config, new: Config, peers: PeerIndex) -> None:
+        """Another configuration is in force; ``peers``: the index of its peers."""
+        self._pin(new)
+        self._schedule(new)
+        if (header := host.prober.feed.header()) is not None:
+            self._pin_prober(header.pid)
+        self._control.regard(_access(new))
+        host.events.recorder.retention = retention(new)
+        host.reconfigure(new, peers)
+        self._hear_lldp(host, new)
+        self._nics.configure(new)
+        self._escalation.configure(old, new)
 
     def _pin(self, config: Config) -> None:
         """Put this process on the CPUs that it may use; its threads to come follow."""
@@ -378,6 +353,7 @@ class Daemon:
 
     async def _shut_down(self, host: Host, control: ControlServer) -> None:
         self.notifier.stopping()
+        self._reloader.close()
         for task in self._tasks:
             task.remove_done_callback(self._task_ended)
             task.cancel()
@@ -419,7 +395,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"fabricd {__version__}")
     options = parser.parse_args(argv)
     try:
-        config = load(options.config)
+        loaded = read(options.config)
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_CONFIG
@@ -428,7 +404,10 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     logs.setup(style=options.log_format, level=options.log_level)
     os.umask(0o022)
-    run: Callable[[], Coroutine[Any, Any, None]] = lambda: Daemon(config, options.config).run()  # noqa: E731
+    source = ConfigSource(
+        options.config, loaded.config, files=list(loaded.files), peers_file=loaded.peers_file
+    )
+    run: Callable[[], Coroutine[Any, Any, None]] = lambda: Daemon(source).run()  # noqa: E731
     try:
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(run())

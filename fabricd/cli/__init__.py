@@ -42,7 +42,7 @@ from fabricd.cli.base import (
     parse_since,
     put_json,
 )
-from fabricd.config.loader import ConfigError, config_hash, files_of, load, policy_hash
+from fabricd.config.loader import ConfigError, config_hash, policy_hash, read
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -205,8 +205,12 @@ def config_check(
     problems: list[dict[str, Any]] = []
     good: dict[str, Any] = {}
     try:
-        config = load(file)
-        good = {"hash": config_hash(config), "policy_hash": policy_hash(config)}
+        loaded = read(file)
+        config = loaded.config
+        good = {
+            "hash": config_hash(config), "policy_hash": policy_hash(config),
+            "files": list(loaded.files), "peers": len(config.peers),
+        }  # fmt: skip
     except ConfigError as error:
         problems = [
             {"file": p.file, "line": p.line, "key": p.key, "text": p.text} for p in error.problems
@@ -218,8 +222,8 @@ def config_check(
         put_json({"file": str(file), "valid": not problems, "problems": problems} | good)
     elif not problems:
         out.print(f"{file}: valid, hash {good['hash']}", markup=False)
-        for override in files_of(file)[1:]:
-            out.print(f"  with {override}", markup=False)
+        for other in good["files"][1:]:
+            out.print(f"  with {other}", markup=False)
     raise typer.Exit(1 if problems else 0)
 
 

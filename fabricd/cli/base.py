@@ -57,10 +57,13 @@ def parse_since(text: str, now_ns: int) -> int:
         ) from None
 
 
-def ask(socket: Path, document: dict[str, Any]) -> Any:  # noqa: ANN401 - a JSON value
-    """The daemon's answer; ends the program with status 1 when there is none."""
+def ask(socket: Path, document: dict[str, Any], *, limit_s: float | None = None) -> Any:  # noqa: ANN401 - a JSON value
+    """The daemon's answer; ends the program with status 1 when there is none.
+
+    ``limit_s`` is as `client.request` has it.
+    """
     try:
-        return client.request(socket, document)
+        return client.request(socket, document, limit_s=limit_s)
     except (client.DaemonError, OSError) as error:
         fail(str(error))
 

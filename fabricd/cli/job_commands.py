@@ -78,7 +78,7 @@ def run_dir_of(config: Path | None) -> Path:
     if config is None and not path.exists():
         return DEFAULT_RUN_DIR
     try:
-        return Path(load(path).paths.run_dir)
+        return Path(load(path, shared_peers=False).paths.run_dir)
     except ConfigError as error:
         raise plugin_env.PluginError(str(error.problems[0])) from error
 

@@ -29,6 +29,8 @@ For = Annotated[
 ]
 LinkName = Annotated[str, typer.Argument(help="The interface, e.g. rail0.")]
 QUIET_S = 2.0
+RELOAD_S = 60.0
+"""The daemon gives up reading its files before that, and says so."""
 
 
 def drain(
@@ -156,7 +158,7 @@ def explain(
 
 def reload(socket: Socket = DEFAULT_SOCKET, as_json: Json = False) -> None:
     """Read the configuration again; the old one stays, and 1 is returned, if it is wrong."""
-    answer = ask(socket, {"op": "reload"})
+    answer = ask(socket, {"op": "reload"}, limit_s=RELOAD_S)
     if as_json:
         put_json(answer)
     else:

@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     options = parser.parse_args(argv)
     try:
-        config = load(options.config)
+        config = load(options.config, shared_peers=False)
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_CONFIG

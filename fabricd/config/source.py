@@ -7,15 +7,35 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fabricd.config.loader import (
-    Config,
-    ConfigError,
-    Problem,
-    config_hash,
-    files_of,
-    load,
-    policy_hash,
-)
+from fabricd.config.digest import changed_keys, config_hash, policy_hash
+from fabricd.config.loader import ConfigError, Loaded, Problem, files_of, read
+from fabricd.config.peers_file import FileState
+from fabricd.config.tables import Config
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A valid configuration that is not in force yet, with all that reading it costs time for.
+
+    Attributes:
+        loaded: the configuration and its files.
+        hash: of the configuration.
+        policy: of what hosts have in common.
+        changed: the keys that differ from the configuration in force.
+    """
+
+    loaded: Loaded
+    hash: str
+    policy: str
+    changed: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Files that cannot be used, and the version of ``peers_file`` that was read, if one was."""
+
+    error: ConfigError
+    peers_file: FileState | None
 
 
 @dataclass(slots=True)
@@ -31,12 +51,43 @@ class ConfigSource:
     problems: tuple[str, ...] = ()
     """Of the last reload; empty: it was good."""
     files: list[str] = field(default_factory=list)
+    peers_file: FileState | None = None
+    """The version of ``[paths] peers_file`` that was read last, good or bad; None: none was."""
     hash: str = ""
     policy: str = ""
 
     def __post_init__(self) -> None:
         """Note what stands for the configuration."""
-        self._describe()
+        self.files = self.files or files_of(self.file)
+        self.hash, self.policy = config_hash(self.config), policy_hash(self.config)
+
+    def candidate(self) -> Candidate | Refusal:
+        """Read the files again. Nothing changes by that, so any thread may do it."""
+        seen: list[FileState] = []
+        try:
+            loaded = read(self.file, seen=seen.append)
+            self._refuse_fixed(loaded.config)
+        except ConfigError as error:
+            return Refusal(error, seen[-1] if seen else None)
+        config = loaded.config
+        changed = changed_keys(self.config, config)
+        return Candidate(loaded, config_hash(config), policy_hash(config), changed)
+
+    def accept(self, found: Candidate) -> None:
+        """This configuration is in force from now on."""
+        self.config = found.loaded.config
+        self.reloads += 1
+        self.problems = ()
+        self.loaded_wall_s = time.time()
+        self.files = list(found.loaded.files)
+        self.peers_file = found.loaded.peers_file
+        self.hash, self.policy = found.hash, found.policy
+
+    def refuse(self, found: Refusal) -> None:
+        """The old configuration stays in force."""
+        self.refused += 1
+        self.problems = tuple(str(problem) for problem in found.error.problems)
+        self.peers_file = found.peers_file
 
     def reload(self) -> Config:
         """Read the files again and take what they say.
@@ -44,19 +95,12 @@ class ConfigSource:
         Raises:
             ConfigError: refused as a whole; the old configuration stands.
         """
-        try:
-            config = load(self.file)
-            self._refuse_fixed(config)
-        except ConfigError as error:
-            self.refused += 1
-            self.problems = tuple(str(problem) for problem in error.problems)
-            raise
-        self.config = config
-        self.reloads += 1
-        self.problems = ()
-        self.loaded_wall_s = time.time()
-        self._describe()
-        return config
+        found = self.candidate()
+        if isinstance(found, Refusal):
+            self.refuse(found)
+            raise found.error
+        self.accept(found)
+        return self.config
 
     def document(self) -> dict[str, Any]:
         """For ``status`` and ``config show``."""
@@ -70,10 +114,6 @@ class ConfigSource:
             "refused": self.refused,
             "problems": list(self.problems),
         }
-
-    def _describe(self) -> None:
-        self.files = files_of(self.file)
-        self.hash, self.policy = config_hash(self.config), policy_hash(self.config)
 
     def _refuse_fixed(self, config: Config) -> None:
         old = self.config
@@ -90,20 +130,3 @@ class ConfigSource:
         ]
         if problems:
             raise ConfigError(problems)
-
-
-def changed_keys(old: Config, new: Config) -> list[str]:
-    """The keys whose values differ, dotted; lists count as one value."""
-    return sorted(_changed(old.model_dump(mode="json"), new.model_dump(mode="json"), ""))
-
-
-def _changed(old: dict[str, Any], new: dict[str, Any], at: str) -> list[str]:
-    out = []
-    for key in {*old, *new}:
-        here = f"{at}.{key}" if at else key
-        before, after = old.get(key), new.get(key)
-        if isinstance(before, dict) and isinstance(after, dict):
-            out += _changed(before, after, here)
-        elif before != after:
-            out.append(here)
-    return out

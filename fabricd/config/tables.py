@@ -53,6 +53,8 @@ class PathsTable(Table):
     run_dir: FilePath = "/run/fabricd"
     state_dir: FilePath = "/var/lib/fabricd"
     stop_file: FilePath = "/etc/fabricd/STOP"
+    peers_file: FilePath | None = None
+    """More ``[[peers]]``, in a file that all hosts share and that is watched."""
 
 
 class ProbeTable(Table):

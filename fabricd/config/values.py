@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+from fabricd.config.addresses import Address, parse_address
 from fabricd.operate.detectors import DETECTORS
 from fabricd.process.cpu_affinity import parse_cpus
 from telemetry.service.config_values import FilePath as FilePath
@@ -15,13 +15,11 @@ from telemetry.service.config_values import Number as Number
 from telemetry.service.config_values import integer as integer
 from telemetry.service.config_values import number as number
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-
 
 def _unicast(value: object) -> Address:
     if not isinstance(value, str):
         raise ValueError("not text")
-    address = ipaddress.ip_address(value)
+    address = parse_address(value)
     if address.is_multicast or address.is_unspecified:
         raise ValueError("not an address of one host")
     return address

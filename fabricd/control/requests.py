@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +49,7 @@ class Requests:
         services: Services,
         source: ConfigSource,
         database: Path,
-        reload: Callable[[str], list[str]],
+        reload: Callable[[str], Awaitable[list[str]]],
     ) -> None:
         """Keep what the handlers need.
 
@@ -180,7 +180,7 @@ class Requests:
     async def reload(self, _request: Document, caller: Caller) -> Any:  # noqa: ANN401
         """As SIGHUP, but with an answer."""
         try:
-            changed = self._reload(_by(caller))
+            changed = await self._reload(_by(caller))
         except ConfigError as error:
             raise RequestError(
                 "refused, the old configuration stays:\n"

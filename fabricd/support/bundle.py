@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fabricd.cli import client
+from fabricd.config.files import DIRECTORY
 from fabricd.config.loader import Config, ConfigError, files_of, load
 from fabricd.doctor.checks import run as run_checks
 from fabricd.doctor.gather import GatherOptions, gather
@@ -129,10 +130,14 @@ def write(path: Path, data: bytes) -> None:
 
 
 def _config(file: Path) -> tuple[Config | None, str]:
+    """The configuration, as far as it can be used, and why it is refused."""
     try:
         return load(file), ""
     except ConfigError as error:
-        return None, str(error)
+        why = str(error)
+    with contextlib.suppress(ConfigError):
+        return load(file, shared_peers=False), why
+    return None, why
 
 
 def _keys(config: Config | None) -> list[str]:
@@ -149,8 +154,11 @@ def _config_files(bundle: Bundle, file: Path) -> None:
         bundle.lack("config/conf.d", str(error.strerror))
         names = [str(file)]
     for name in names:
-        inside = "config/" + (Path(name).name if name == str(file) else f"conf.d/{Path(name).name}")
-        bundle.add(inside, facts.read(Path(name)))
+        path = Path(name)
+        folder = "conf.d/" if path.parent == file.parent / DIRECTORY else ""
+        if name != str(file) and not folder:
+            folder = "peers_file/"
+        bundle.add(f"config/{folder}{path.name}", facts.read(path))
 
 
 def _daemon(bundle: Bundle, socket: Path) -> list[str]:

@@ -23,7 +23,7 @@ def main() -> int:
     parser.add_argument("--step", type=Step.parse, action="append", default=[])
     given = parser.parse_args()
     logs.setup()
-    config = load(given.config)
+    config = load(given.config, shared_peers=False)
     host = host_id(config.host.name)
     clocks = VirtualClocks(given.seed, host, given.origin_ns, given.step)
     run(configured(config, clocks=clocks), Notifier())

@@ -107,7 +107,7 @@ def control() -> Target:
     file = directory / "fabricd.toml"
     file.write_text(_config(directory))
 
-    def reload(by: str) -> list[str]:
+    async def reload(by: str) -> list[str]:
         raise ConfigError([Problem(str(file), 1, "x", f"asked by {by}")])
 
     async def begin() -> Host:

@@ -36,7 +36,7 @@ def rails(
     The daemon's configuration names them; without one, interfaces with a verbs port are taken.
     """
     try:
-        links = load(tree.path(config.absolute())).links
+        links = load(tree.path(config.absolute()), shared_peers=False).links
         return tuple(link.netdev for link in links), True, str(config)
     except ConfigError as error:
         tree.note_unexamined("the daemon's configuration", str(error.problems[0]))

@@ -117,7 +117,7 @@ ONE = [
     ('[[peers]]\nhost = "h2"\naddresses = [3]\n', 19, "peers[1].addresses[0]", "keys rail, addr"),
     (
         '[[peers]]\nhost = "h0"\naddresses = [{ rail = 0, address = "10.0.0.3" }]\n',
-        18, "peers[1].host", "is this host",
+        19, "peers[1].addresses[0].address", "this host's link of rail 0 has 10.0.0.1",
     ),
     (
         '[[peers]]\nhost = "h2"\naddresses = [\n  { rail = 0, address = "10.0.0.2" },\n]\n',

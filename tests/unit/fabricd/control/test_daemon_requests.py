@@ -32,7 +32,7 @@ async def asked(tmp_path):
     whole = WholeHost(tmp_path)
     source = ConfigSource(tmp_path / "f.toml", whole.host.config)
 
-    def reload(by):
+    async def reload(by):
         raise ConfigError([Problem("f.toml", 3, "x", f"asked by {by}")])
 
     requests = Requests(whole.host, Services(), source, tmp_path / "none.db", reload)

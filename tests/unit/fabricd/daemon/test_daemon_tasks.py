@@ -8,6 +8,7 @@ from whole_host import WholeHost, text
 
 from fabricd import daemon
 from fabricd.config.loader import parse
+from fabricd.config.source import ConfigSource
 from fabricd.links.portwatch import PortWatch
 
 
@@ -24,7 +25,7 @@ async def test_a_stats_directory_that_hangs_delays_no_look_at_the_verbs_ports(
     monkeypatch.setattr(daemon, "PORTS_S", 0.001)
     whole = WholeHost(tmp_path)
     host = whole.host
-    of = daemon.Daemon(parse(text(tmp_path), "f"), Path("f"))
+    of = daemon.Daemon(ConfigSource(Path("f"), parse(text(tmp_path), "f")))
     scanning = asyncio.Event()
 
     async def hangs(*, settled):

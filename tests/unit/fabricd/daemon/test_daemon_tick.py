@@ -7,6 +7,7 @@ from whole_host import WholeHost, text
 
 from fabricd import daemon
 from fabricd.config.loader import parse
+from fabricd.config.source import ConfigSource
 from fabricd.daemon import Daemon
 from fabricd.detect import localization
 from fabricd.steer.page import decode
@@ -25,7 +26,7 @@ async def test_a_prober_that_hangs_does_not_stop_the_heartbeat(tmp_path, monkeyp
 
     monkeypatch.setattr(host.prober.feed, "views", views)
     host.detectors.localization.places.trouble_ns = 1
-    made = Daemon(parse(text(tmp_path), "f"), tmp_path / "f.toml")
+    made = Daemon(ConfigSource(tmp_path / "f.toml", parse(text(tmp_path), "f")))
     made._nics = SimpleNamespace(check=dict)
     beats = set()
     task = asyncio.create_task(made._tick(host))

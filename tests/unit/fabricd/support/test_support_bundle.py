@@ -86,6 +86,19 @@ def etc(tmp_path, monkeypatch):
     thread.join(20)
 
 
+def test_the_shared_list_of_peers_is_in_it_and_a_bad_one_hides_nothing_else(etc, monkeypatch):
+    monkeypatch.setattr(client, "request", lambda *_: [])
+    shared, main = etc / "shared" / "list.toml", etc / "fabricd.toml"
+    shared.parent.mkdir()
+    shared.write_text("[[peers]\n")
+    text = main.read_text().replace("[paths]\n", f'[paths]\npeers_file = "{shared}"\n')
+    main.write_text(text)
+    files = unpacked(collect(etc / "ctl.sock", main, 0, "root"))
+    assert files["config/peers_file/list.toml"] == b"[[peers]\n"
+    assert {"state/operator.json", "metrics.txt"} <= set(files)
+    assert "list.toml:1: (syntax)" in json.loads(files["manifest.json"])["missing"]["config"]
+
+
 def test_secrets_planted_everywhere_are_nowhere(etc, monkeypatch):
     def answer(_socket, document):
         return [DOCUMENT] if document["op"] == "links" else DOCUMENT
