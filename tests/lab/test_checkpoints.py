@@ -5,7 +5,6 @@ import signal
 from contextlib import AsyncExitStack
 
 import pytest
-import torch
 from job_hosts import Daemons
 from test_job_hosts import ended, logs, start, until
 from test_takeover import records, train
@@ -24,6 +23,8 @@ async def test_a_host_that_freezes_while_it_writes_a_checkpoint_changes_nothing_
     tmp_path,
 ):
     """First its rank wakes, without anybody to tell it that it was replaced; then its agent."""
+    import torch
+
     checkpoints, out = tmp_path / "checkpoints", tmp_path / "run" / "out"
     async with AsyncExitStack() as stack:
         daemons = await stack.enter_async_context(Daemons(tmp_path / "run", "abe"))
