@@ -150,7 +150,8 @@ def test_paths_are_chosen_once_for_the_same_links(monkeypatch):
     assert calls(lambda: index.paths(config, addresses)) < 50
     # Who likes this host is asked once of each other host, not once for each rail.
     assert len(asked) == FEW
-    index.paths(config, [None, *addresses[1:]])
+    fewer = index.paths(config, [None, *addresses[1:]])
     assert len(asked) <= 2 * FEW, "the same for a link without an address, and no more"
+    assert fewer == PeerIndex(config.peers).paths(config, [None, *addresses[1:]]) != first
     assert index.paths(config, addresses) == first
     assert PeerIndex(config.peers).paths(config, addresses) == first
