@@ -11,13 +11,13 @@ usage: ./run COMMAND [ARGS]
 
   demo [--no-failover]          4 hosts x 4 rails, a ring all-reduce, five faults, live view
   demo rdma                     the same story over RDMA, in a virtual machine with soft-RoCE
-  test [unit|native|threads|booted|lab|vm|all|nightly] [PYTEST ARGS]
+  test [unit|native|threads|booted|lab|vm|all|nightly] [PATH...] [PYTEST ARGS]
                                 no word: unit + native + booted + lab + vm
   lab up|down|status|fault|...  a cluster of network namespaces (./run lab --help)
   lab vm up|ssh|fault|down|...  an RDMA cluster in virtual machines (./run lab vm --help)
   bench NAME [--quick]          one table, and bench/results/NAME.json
   lint                          ruff, mypy --strict, clang-format, clang-tidy
-  build [release|asan|tsan]     the native parts alone
+  build [release|asan|tsan] [FILE...]   the native parts, or these files of a build, alone
   shell                         a shell with the virtual environment and the build in PATH
 
 As root; `sudo ./run …` where there is a sudo.  example: ./run demo
@@ -32,6 +32,12 @@ need_root() {
     echo "./run $1 needs root (network namespaces, apt); where there is a sudo: sudo ./run $1" >&2
     exit 2
   fi
+}
+
+# Once for each run.
+apt_update() {
+  [ -n "${APT_UPDATED:-}" ] || apt-get update -q
+  APT_UPDATED=1
 }
 
 # $1: a name under lab/packages/; installs the Debian packages listed there.
@@ -50,7 +56,7 @@ ensure_apt() {
     mkdir -p $BUILD/log
     export DEBIAN_FRONTEND=noninteractive
     local log=$BUILD/log/apt-$1.log
-    if ! { apt-get update -q && apt-get install -q -y --no-install-recommends "${missing[@]}"; } \
+    if ! { apt_update && apt-get install -q -y --no-install-recommends "${missing[@]}"; } \
         >"$log" 2>&1; then
       tail -n 20 "$log" >&2
       echo "apt failed; the whole log is $log" >&2
@@ -61,21 +67,22 @@ ensure_apt() {
   : >"$stamp"
 }
 
-# $1: a name under lab/packages/. Their programs alone, in build/unpacked: installed, chrony would
-# take the place of whatever keeps this machine's time.
+# $1: a name under lab/packages/. Their programs alone, in build/unpacked. Installed, they would be
+# services of this machine: chrony in place of what keeps its time, Prometheus on all addresses.
 ensure_unpacked() {
   local list=lab/packages/$1.txt stamp log=$BUILD/log/unpack-$1.log
   stamp=$STAMPS/unpacked-$1-$(digest "$list")
   [ -e "$stamp" ] && return
   say "unpacking: $(grep -v '^#' "$list" | awk 'NF {print $1}' | xargs)"
-  mkdir -p $BUILD/log "$STAMPS" $BUILD/unpacked
-  if ! (
+  mkdir -p $BUILD/log "$STAMPS" "$BUILD/unpacked/$1.debs"
+  if ! {
     # Within a condition `set -e` does nothing.
-    cd $BUILD/unpacked && rm -f ./*.deb && apt-get update -q &&
-      grep -v '^#' "../../$list" | awk 'NF {print $1}' | xargs apt-get download -q || exit 1
-    for package in ./*.deb; do dpkg -x "$package" . || exit 1; done
-    rm -f ./*.deb
-  ) >"$log" 2>&1; then
+    apt_update && (
+      cd "$BUILD/unpacked/$1.debs" && rm -f ./*.deb &&
+        grep -v '^#' "../../../$list" | awk 'NF {print $1}' | xargs apt-get download -q || exit 1
+      for package in ./*.deb; do dpkg -x "$package" .. || exit 1; done
+    ) && rm -r "$BUILD/unpacked/$1.debs"
+  } >"$log" 2>&1; then
     tail -n 20 "$log" >&2
     echo "apt failed; the whole log is $log" >&2
     exit 1
@@ -103,29 +110,36 @@ ensure_venv() {
   : >"$stamp"
 }
 
-# $1: release, asan or tsan; further words: targets, else all. ninja decides what is stale.
+# $1: release, asan or tsan; further words: targets, else all. ninja decides what is stale, one of
+# them in a build at a time.
 ensure_native() {
-  local flavour=$1 dir=$BUILD/$1 options=() log=$BUILD/log/build-$1.log
+  local flavour=$1 dir=$BUILD/$1 options=() log=$BUILD/log/build-$1.log lock
   shift
   case $flavour in
-    release) options=(-DFABRIC_CCACHE=ON) ;; # lab/vm/payload.py compiles it again
+    release) ;;
     asan) options=(-DFABRIC_SANITIZE=address,undefined) ;;
     tsan) options=(-DFABRIC_SANITIZE=thread) ;;
     *) echo "unknown build '$flavour': release, asan or tsan" >&2; exit 2 ;;
   esac
   mkdir -p $BUILD/log
+  exec {lock}>"$BUILD/$flavour.lock"
+  flock "$lock"
   if [ ! -e "$dir/build.ninja" ]; then
     say "configuring $flavour"
-    cmake -S . -B "$dir" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+    cmake -S . -B "$dir" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DFABRIC_CCACHE=ON \
       "${options[@]}" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
   fi
-  ninja -C "$dir" -n "$@" 2>/dev/null | grep -q 'no work to do' && return
-  say "building $flavour"
-  ninja -C "$dir" "$@" >"$log" 2>&1 || { tail -n 60 "$log" >&2; exit 1; }
+  if ! ninja -C "$dir" -n "$@" 2>/dev/null | grep -q 'no work to do'; then
+    say "building $flavour"
+    ninja -C "$dir" "$@" >"$log" 2>&1 {lock}>&- || { tail -n 60 "$log" >&2; exit 1; }
+  fi
+  exec {lock}>&-
 }
 
-# Beside the builds, and the same for all of them, whatever their directory.
-export CCACHE_DIR=$PWD/$BUILD/ccache CCACHE_NOHASHDIR=1
+# One cache beside the builds, for all of them, whatever their directory. The compiler says what a
+# file includes (depend mode): to preprocess each one first would be a seventh of a build.
+export CCACHE_DIR=$PWD/$BUILD/ccache CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1
+export CCACHE_SLOPPINESS=pch_defines,time_macros
 # Without it each daemon of a lab would compile its sources anew: half of the time to its start.
 unset PYTHONDONTWRITEBYTECODE
 
@@ -137,19 +151,38 @@ case $COMMAND in
   *) echo "unknown command '$COMMAND'" >&2; usage >&2; exit 2 ;;
 esac
 
+# Whether the command needs the whole release build. Selected unit tests build what they need
+# (tests/unit/conftest.py).
+needs_release() {
+  case $COMMAND in
+    build) false ;;
+    test) [ "${1:-}" != unit ] || [ $# = 1 ] ;;
+  esac
+}
+
+# Further words: those of `build`.
+build() {
+  local flavours=() files=() word
+  for word in "$@"; do
+    case $word in
+      release | asan | tsan) flavours+=("$word") ;;
+      -*) echo "unknown option '$word'" >&2; exit 2 ;;
+      *) files+=("$word") ;;
+    esac
+  done
+  for word in "${flavours[@]:-release}"; do ensure_native "$word" "${files[@]}"; done
+}
+
 ensure_apt base
-# Neither needs the other, and one waits for the network.
+# None needs another, and two wait for the network.
+if needs_release "$@"; then ensure_native release & native=$!; else native=; fi
+ensure_unpacked unpacked
+ensure_venv
+[ -z "$native" ] || wait "$native"
+PATH="$PWD/$VENV/bin:$PATH:$PWD/$BUILD/unpacked/usr/bin:$PWD/$BUILD/unpacked/usr/sbin"
+export PATH VIRTUAL_ENV="$PWD/$VENV" FABRIC_REPO="$PWD" PYTHONUNBUFFERED=1
 case $COMMAND in
-  build) ensure_venv ;;
-  *)
-    ensure_native release & native=$!
-    ensure_venv
-    wait $native
-    ;;
-esac
-export PATH="$PWD/$VENV/bin:$PATH" VIRTUAL_ENV="$PWD/$VENV" FABRIC_REPO="$PWD" PYTHONUNBUFFERED=1
-case $COMMAND in
-  build) for f in "${@:-release}"; do ensure_native "$f"; done ;;
+  build) build "$@" ;;
   lint) ensure_apt dev; ensure_native release; exec bash lab/lint.sh "$@" ;;
   shell) ensure_native release; exec "${SHELL:-bash}" "$@" ;;
   demo)
@@ -166,7 +199,6 @@ case $COMMAND in
     need_root bench
     ensure_apt bench
     [ "${1:-}" != verbs ] || ensure_apt vm
-    ensure_unpacked lab-unpacked
     ensure_native release
     exec python -m bench "$@" ;;
   test)

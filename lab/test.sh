@@ -36,12 +36,35 @@ finish() {
 }
 trap finish EXIT
 
+# Tests at a time: one a core where they compute, more where most of a test is waiting for other
+# processes, or for a guest whose one processor is emulated.
+CORES=$(nproc)
+COMPUTING=(-n "$CORES" --dist loadfile) # what the tests of a file share is made once
+WAITING=(-n $((2 * CORES)) --dist loadgroup)
+GUESTS=(-n $((CORES + 1)) --dist loadgroup)
+
 # What tests are started through; `booted` sets it.
 WITHIN=()
 
 # $1: a name in the totals; further arguments are pytest's. All that fails is a failure.
 strict() {
   FABRIC_REPORT=$REPORTS/$1.json "${WITHIN[@]}" python -m pytest "${@:2}"
+}
+
+# $1: a folder of tests; further arguments are those of the command line. SELECTED are pytest's: an
+# argument that is no option names a file or folder, also from that folder on, or is an option's
+# value; without a file or folder the whole folder is meant.
+select_tests() {
+  local folder=$1 word path found=0
+  shift
+  SELECTED=()
+  for word in "$@"; do
+    path=${word%%::*}
+    if [ "${word#-}" = "$word" ] && [ -e "$folder/$path" ]; then word=$folder/$word path=$folder/$path; fi
+    [ ! -e "$path" ] || found=1
+    SELECTED+=("$word")
+  done
+  [ $found = 1 ] || SELECTED=("$folder" "${SELECTED[@]}")
 }
 
 # As `strict`, but a test that passes three times of three alone is flaky
@@ -63,7 +86,7 @@ ctest_begin() {
   CTEST_RUNS=$((${CTEST_RUNS:-0} + 1))
   # GCC 12's TSan cannot place its shadow under the address randomization of newer kernels.
   [ "$flavour" = tsan ] && prefix=(setarch -R)
-  "${WITHIN[@]}" "${prefix[@]}" ctest --test-dir "build/$flavour" --output-on-failure -j2 \
+  "${WITHIN[@]}" "${prefix[@]}" ctest --test-dir "build/$flavour" --output-on-failure -j "$CORES" \
     --output-junit "$REPORTS/ctest-$CTEST_RUNS-$flavour.xml" "$@" \
     >"build/log/ctest-$flavour.log" 2>&1 &
   CTEST=$!
@@ -80,14 +103,19 @@ ctest_end() {
 QUICK='not virtual_time and not patient'
 
 # The cores alone: no root, no sleep, no network. Long worlds in virtual time wait for the native
-# tier, which has time beside its builds; who selects tests has all of them here.
+# tier, which has time beside its builds. Who selects tests gets those alone, long ones included, one
+# at a time, and no C++ test; what they need of the release build they build (tests/unit/conftest.py).
 unit() {
-  local rc=0 which='not nightly'
-  [ $# = 0 ] && which="not nightly and $QUICK"
+  local rc=0
+  if [ $# != 0 ]; then
+    select_tests tests/unit "$@"
+    FABRIC_BUILD=release strict unit -m 'not nightly' "${SELECTED[@]}"
+    return
+  fi
   ensure_native release
   ctest_begin release -LE 'processes|patient'
-  # What the tests of a file share is made once.
-  FABRIC_BUILD=release strict unit tests/unit -m "$which" -n 2 --dist loadfile "$@" || rc=$?
+  FABRIC_BUILD=release FABRIC_BUILT=release \
+    strict unit tests/unit -m "not nightly and $QUICK" "${COMPUTING[@]}" || rc=$?
   ctest_end release && return $rc
 }
 
@@ -147,9 +175,10 @@ threads_beside() { beside_end under_tsan; }
 # What the benchmarks measure with, and the unit tests that take seconds.
 simulators() {
   local rc=0
-  FABRIC_BUILD=release strict simulators tests/bench -m 'not nightly' -n 2 --dist loadfile || rc=$?
-  FABRIC_BUILD=release strict worlds tests/unit -m "not ($QUICK) and not nightly" -n 2 \
-    --dist loadfile || rc=$?
+  export FABRIC_BUILD=release FABRIC_BUILT=release
+  strict simulators tests/bench -m 'not nightly' "${COMPUTING[@]}" || rc=$?
+  strict worlds tests/unit -m "not ($QUICK) and not nightly" "${COMPUTING[@]}" || rc=$?
+  unset FABRIC_BUILD FABRIC_BUILT
   return $rc
 }
 
@@ -158,10 +187,11 @@ simulators() {
 booted() {
   need_root test
   ensure_native asan
-  local rc=0 WITHIN=(python -m lab.testrun.just_booted)
+  local rc=0 tests WITHIN=(python -m lab.testrun.just_booted)
   ctest_begin asan -LE processes -E '(plugin_(sim|hostile|core|wire)|prober_core)_test'
-  FABRIC_BUILD=release strict booted tests/unit -m "not nightly and $QUICK" -n 2 \
-    --dist loadfile "$@" || rc=$?
+  mapfile -t tests < <(python -m lab.testrun.clock_readers tests/unit)
+  FABRIC_BUILD=release FABRIC_BUILT=release strict booted "${tests[@]}" -m "not nightly and $QUICK" \
+    "${COMPUTING[@]}" "$@" || rc=$?
   ctest_end asan || return
   # The tests of the system calls are the release build's.
   ctest_begin release -R plugin_syscalls_test
@@ -188,21 +218,20 @@ machines_end() {
   MACHINES=
 }
 
-# On the ASan + UBSan build: each injected fault is also a memory check. Most of a test is waiting,
-# so two run at a time (tests/conftest.py says which stay together); those that measure the machine
-# come afterwards, alone.
+# On the ASan + UBSan build: each injected fault is also a memory check. tests/conftest.py says which
+# tests stay together; those that measure the machine come afterwards, alone.
 lab() {
   need_root test
-  ensure_unpacked lab-unpacked
   ensure_native release
   ensure_native asan
   local beside=0 alone=0
   export FABRIC_BUILD=asan
-  retried lab tests/lab -m 'not nightly and not alone' -n 2 --dist loadgroup "$@" || beside=$?
+  select_tests tests/lab "$@"
+  retried lab -m 'not nightly and not alone' "${WAITING[@]}" "${SELECTED[@]}" || beside=$?
   [ $beside = 2 ] && return 2 # stopped by hand
   machines_end
   beside_wait
-  retried lab-alone tests/lab -m 'alone and not nightly' "$@" || alone=$?
+  retried lab-alone -m 'alone and not nightly' "${SELECTED[@]}" || alone=$?
   unset FABRIC_BUILD
   # 5: the arguments select none of these. Of neither is a mistake.
   [ $beside = 5 ] && return $alone
@@ -210,13 +239,14 @@ lab() {
   return $((beside ? beside : alone))
 }
 
-# Guests that share no machine run beside each other: one of them has one processor, and waits, too.
+# Guests that share no machine run beside each other.
 vm() {
   need_root test
   machines_end
   ensure_apt vm
   ensure_native release
-  FABRIC_BUILD=release retried vm tests/vm -m 'not nightly' -n 2 --dist loadgroup "$@"
+  select_tests tests/vm "$@"
+  FABRIC_BUILD=release retried vm -m 'not nightly' "${GUESTS[@]}" "${SELECTED[@]}"
 }
 
 # Some eight hours on two cores, step by step with --only; lab/testrun/nightly.py has the steps and keeps their results.

@@ -43,6 +43,11 @@ FAILED_TESTS = 1
 BOUNDS = "tests/bench/test_clock_bounds.py"
 LAB = ["tests/lab", f"--ignore={MATRIX}"]
 
+CORES = os.cpu_count() or 1
+COMPUTING = ["-n", str(CORES), "--dist", "loadfile"]
+WAITING = ["-n", str(2 * CORES), "--dist", "loadgroup"]
+"""As in lab/test.sh."""
+
 Commands = list[tuple[list[str], Mapping[str, str]]]
 
 
@@ -85,15 +90,21 @@ def _pytest(
 
 
 def _schedules(_: list[str]) -> Commands:
-    cores = os.cpu_count() or 1
-    each = {"FABRIC_SIM_RUNS": str(-(-SCHEDULES // cores))}
-    return [([str(REPO / "build/release/nccl_plugin/tests/plugin_sim_test")], each)] * cores
+    each = {"FABRIC_SIM_RUNS": str(-(-SCHEDULES // CORES))}
+    return [([str(REPO / "build/release/nccl_plugin/tests/plugin_sim_test")], each)] * CORES
 
 
 def _fences(_: list[str]) -> Commands:
-    cores = os.cpu_count() or 1
-    each = {"FABRIC_FENCE_SCHEDULES": str(-(-SCHEDULES // cores))}
-    return [([str(REPO / "build/release/nccl_plugin/verbs/tests/verbs_fence_test")], each)] * cores
+    each = {"FABRIC_FENCE_SCHEDULES": str(-(-SCHEDULES // CORES))}
+    return [([str(REPO / "build/release/nccl_plugin/verbs/tests/verbs_fence_test")], each)] * CORES
+
+
+def _booted(extra: list[str]) -> Commands:
+    within = [sys.executable, "-m", "lab.testrun.just_booted"]
+    unit = [sys.executable, "-m", "pytest", "-q", "tests/unit", "-m", "not nightly", *COMPUTING]
+    native = ["ctest", "--test-dir", "build/asan", "-j", str(CORES), "--output-on-failure"]
+    env = {"FABRIC_BUILD": "release", "FABRIC_BUILT": "release"}
+    return [([*within, *unit, *extra], env), ([*within, *native], {})]
 
 
 def _alone(*command: str) -> Callable[[list[str]], Commands]:
@@ -117,7 +128,7 @@ STEPS = [
         f"{EXAMPLES:,} examples of each property of the unit tests",
         # The time limit is for the examples of a usual run.
         _pytest(
-            ["tests/unit", "-n", "2", "--timeout", "3600"],
+            ["tests/unit", *COMPUTING, "--timeout", "3600"],
             "release",
             marked="hypothesis",
             FABRIC_EXAMPLES=str(EXAMPLES),
@@ -126,15 +137,14 @@ STEPS = [
     Step(
         "bounds",
         "bounds of fabric time, in worlds of other seeds each time",
-        _pytest([BOUNDS], "release", "-n", "2"),
+        _pytest([BOUNDS], "release", "-n", str(CORES)),
     ),
-    Step("unit", "long unit tests", _pytest(["tests/unit"], "release", "-n", "2")),
+    Step("unit", "long unit tests", _pytest(["tests/unit"], "release", *COMPUTING)),
+    Step("booted", "all unit and native tests on a machine that seems just booted", _booted),
     Step(
         "lab",
-        "long tests in the lab, two at a time",
-        _pytest(
-            [*LAB, "-n", "2", "--dist", "loadgroup"], "release", marked="nightly and not alone"
-        ),
+        "long tests in the lab, two a core at a time",
+        _pytest([*LAB, *WAITING], "release", marked="nightly and not alone"),
         retried=True,
     ),
     Step(

@@ -2,8 +2,8 @@
 
 The folder holds what the tiers left: ``*.json`` (`lab.testrun.run_report`, one for each run of
 pytest), ``*.xml`` (JUnit files of ctest, one program each a test) and ``tiers`` (one line for each
-tier: name, seconds, exit status). ``SECONDS`` and ``STATUS`` are those of the whole run. The slowest
-tests stand before the totals: who wants a shorter run begins there.
+tier: name, seconds, exit status). ``SECONDS`` and ``STATUS`` are those of the whole run. The
+slowest tests stand before the totals: who wants a shorter run begins there.
 """
 
 from __future__ import annotations

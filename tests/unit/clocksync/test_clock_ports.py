@@ -1,10 +1,8 @@
 """The page of source ports: what is asked for is what the prober reads; other bytes are refused."""
 
 import json
-import os
 import struct
 import subprocess
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,9 +11,6 @@ from hypothesis import strategies as st
 from clocksync.page import latch, ports
 from clocksync.page.ports import Ends, PortPage, PortsError, decode, encode
 
-REPO = Path(__file__).resolve().parents[3]
-DUMP = (REPO / "build" / os.environ.get("FABRIC_BUILD", "release")
-        / "prober/fabric_ring_layout_dump")  # fmt: skip
 ASKED = {
     Ends("10.0.0.1", "10.0.0.2", 9200, 7): 61001,
     Ends("fd00::1", "fd00::2", 9201, 2**32 - 1): 65535,
@@ -77,9 +72,10 @@ def test_a_damaged_page_says_nothing(tmp_path):
     assert PortPage(tmp_path).held == {}
 
 
-def test_the_layout_is_that_of_the_prober(tmp_path):
-    there = json.loads(subprocess.run([DUMP], check=True, capture_output=True, timeout=20).stdout)
-    there = there["clock_ports"]
+def test_the_layout_is_that_of_the_prober(native, tmp_path):
+    dump = native("prober/fabric_ring_layout_dump")
+    shown = subprocess.run([dump], check=True, capture_output=True, timeout=20).stdout
+    there = json.loads(shown)["clock_ports"]
     page = PortPage(tmp_path)
     page.write(ASKED)
     page.close()

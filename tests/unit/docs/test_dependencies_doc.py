@@ -27,7 +27,7 @@ TOOLS = {
     "mypy": ("lab/lint.sh", "step 'mypy --strict' mypy"),
     "pytest-asyncio": ("pyproject.toml", "asyncio_mode = "),
     "pytest-timeout": ("pyproject.toml", "\ntimeout = "),
-    "pytest-xdist": ("lab/test.sh", "-n 2 --dist"),
+    "pytest-xdist": ("lab/test.sh", '-n "$CORES" --dist loadfile'),
     "ruff": ("lab/lint.sh", "ruff check ."),
     "scikit-build-core": ("pyproject.toml", 'build-backend = "scikit_build_core.build"'),
 }

@@ -1,7 +1,6 @@
 """The library may land in any container: libc alone, no symbol but NCCL's tables, old glibc."""
 
 import ctypes
-import os
 import re
 import shutil
 import subprocess
@@ -10,27 +9,31 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).resolve().parents[3]
-BUILD = os.environ.get("FABRIC_BUILD", "release")
-LIBRARY = REPO / "build" / BUILD / "nccl_plugin" / "libnccl-net-fabric.so"
-COLLECTIVES = LIBRARY.with_name("libfabric-collectives.so")
+LIBRARY = "nccl_plugin/libnccl-net-fabric.so"
+COLLECTIVES = "nccl_plugin/libfabric-collectives.so"
 OF_GLIBC = re.compile(r"(libc|libm|libpthread|libdl|librt|ld-linux[\w-]*)\.so\.\d+")
 
 
-def built(path):
-    if not path.exists():
-        pytest.fail(f"{path.relative_to(REPO)} is missing: ./run build")
-    if b"__asan_init" in path.read_bytes() or b"__tsan_init" in path.read_bytes():
-        pytest.skip("a sanitizer's library needs its runtime")
+@pytest.fixture(scope="module")
+def built(native):
+    """Builds a file that the wheel ships."""
+
+    def path(file):
+        found = native(file)
+        if b"__asan_init" in found.read_bytes() or b"__tsan_init" in found.read_bytes():
+            pytest.skip("a sanitizer's library needs its runtime")
+        return found
+
     return path
 
 
 @pytest.fixture(scope="module")
-def library():
+def library(built):
     return built(LIBRARY)
 
 
-@pytest.fixture(params=[LIBRARY, COLLECTIVES], ids=lambda path: path.name)
-def shipped(request):
+@pytest.fixture(params=[LIBRARY, COLLECTIVES], ids=lambda file: Path(file).name)
+def shipped(request, built):
     return built(request.param)
 
 
@@ -59,7 +62,7 @@ def test_it_shows_nccls_tables_and_our_calls_and_nothing_else(library):
     assert names == tables | {"fabricWait_v1", "fabricWake_v1", "fabricCancelSend_v1"}
 
 
-def test_the_collectives_show_their_c_interface_and_nothing_else():
+def test_the_collectives_show_their_c_interface_and_nothing_else(built):
     header = (REPO / "nccl_plugin/collectives/library.h").read_text()
     assert symbols(built(COLLECTIVES)) == set(re.findall(r"\b(fabric_collectives_\w+)\(", header))
 
@@ -82,9 +85,8 @@ def test_the_glibc_it_needs_is_not_newer_than_the_documented_one(shipped):
 
 
 @pytest.mark.parametrize("program", ["nccl_plugin/fabric-perf", "prober/fabric-prober"])
-def test_nor_the_one_that_the_programs_need(library, program):
-    path = LIBRARY.parents[1] / program
-    assert newest_glibc(path) <= documented_glibc("The wheel's programs need")
+def test_nor_the_one_that_the_programs_need(built, program):
+    assert newest_glibc(built(program)) <= documented_glibc("The wheel's programs need")
 
 
 @pytest.mark.parametrize("alias", ["librccl-net-fabric.so", "librccl-net.so"])

@@ -1,23 +1,16 @@
 """The stats page's layout in Python is the one of nccl_plugin/pages/stats_page.h."""
 
 import json
-import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from telemetry import statslayout
 
-BUILD = os.environ.get("FABRIC_BUILD", "release")
-DUMP = Path(__file__).parents[3] / "build" / BUILD / "nccl_plugin" / "fabric_layout_dump"
-
 
 @pytest.fixture(scope="module")
-def layout():
-    if not DUMP.exists():
-        pytest.skip(f"{DUMP} is not built (./run build): the layouts were NOT compared")
-    return json.loads(subprocess.check_output([DUMP]))
+def layout(native):
+    return json.loads(subprocess.check_output([native("nccl_plugin/fabric_layout_dump")]))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import os
 import struct
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +13,6 @@ from clocksync.pair.crossing import PRECISE_NS, Reading
 from fabricd.clock import phc
 from fabricd.clock.phc import PERIOD_NS, PhcDevice, PhcError, Phcs
 
-REPO = Path(__file__).resolve().parents[4]
-DUMP = REPO / "build" / os.environ.get("FABRIC_BUILD", "release") / "prober/fabric_ring_layout_dump"
 SECOND = 10**9
 
 
@@ -81,10 +78,9 @@ def device(tmp_path):
         one.close()
 
 
-def test_numbers_and_layouts_are_those_of_the_kernels_header():
-    if not DUMP.exists():
-        pytest.fail(f"{DUMP.relative_to(REPO)} is missing: ./run build")
-    shown = subprocess.run([DUMP], check=True, capture_output=True, timeout=20).stdout
+def test_numbers_and_layouts_are_those_of_the_kernels_header(native):
+    dump = native("prober/fabric_ring_layout_dump")
+    shown = subprocess.run([dump], check=True, capture_output=True, timeout=20).stdout
     there = json.loads(shown)["ptp"]
     names = ("PTP_SYS_OFFSET", "PTP_SYS_OFFSET_PRECISE", "PTP_SYS_OFFSET_EXTENDED", "PLAIN_SIZE",
              "PRECISE_SIZE", "EXTENDED_SIZE", "MOST_SAMPLES")  # fmt: skip

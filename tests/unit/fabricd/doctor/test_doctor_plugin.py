@@ -1,7 +1,6 @@
 """The plugin's library: found, described by its bytes, loaded in a process of its own."""
 
 import hashlib
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -18,8 +17,6 @@ from fabricd.doctor.machine import ThisMachine, ToolError
 from fabricd.doctor.tree import Tree
 
 REPO = Path(__file__).resolve().parents[4]
-BUILD = os.environ.get("FABRIC_BUILD", "release")
-LIBRARY = REPO / "build" / BUILD / "nccl_plugin" / "libnccl-net-fabric.so"
 
 
 @pytest.fixture
@@ -28,12 +25,11 @@ def host(tmp_path):
 
 
 @pytest.fixture
-def built():
-    if not LIBRARY.exists():
-        pytest.fail(f"{LIBRARY.relative_to(REPO)} is missing: ./run build")
-    if b"__asan_init" in LIBRARY.read_bytes() or b"__tsan_init" in LIBRARY.read_bytes():
+def built(native):
+    library = native("nccl_plugin/libnccl-net-fabric.so")
+    if b"__asan_init" in library.read_bytes() or b"__tsan_init" in library.read_bytes():
         pytest.skip("a sanitizer's library needs its runtime")
-    return LIBRARY
+    return library
 
 
 def test_the_built_library_says_its_release_and_the_wire_that_it_speaks(built):

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from fabricd.probes import layout, records
-
-REPO = Path(__file__).resolve().parents[4]
-BUILD = REPO / "build" / os.environ.get("FABRIC_BUILD", "release")
 
 RECORDS = {
     "RingHeader": layout.RING_HEADER,
@@ -24,10 +19,9 @@ RECORDS = {
 
 
 @pytest.fixture(scope="module")
-def dump() -> dict:
-    out = subprocess.run(
-        [BUILD / "prober" / "fabric_ring_layout_dump"], check=True, capture_output=True, timeout=20
-    )
+def dump(native) -> dict:
+    program = native("prober/fabric_ring_layout_dump")
+    out = subprocess.run([program], check=True, capture_output=True, timeout=20)
     return json.loads(out.stdout)
 
 

@@ -24,9 +24,6 @@ from fabricd.probes.records import (
 from fabricd.probes.ring import RingError, RingReader
 from lab.inputs.ring_file import event_at, fresh_ring, put, sample_at
 
-REPO = Path(__file__).resolve().parents[4]
-STRESS = REPO / "build" / os.environ.get("FABRIC_BUILD", "release") / "prober/fabric_ring_stress"
-
 
 @pytest.fixture
 def ring(tmp_path):
@@ -259,10 +256,10 @@ def test_a_damaged_ring_never_does_worse_than_a_ring_error(sound, wounds):
 
 
 @pytest.mark.parametrize("pace", [[], ["500", "200"]])
-def test_no_torn_record_under_a_writer_at_full_speed(tmp_path, pace):
+def test_no_torn_record_under_a_writer_at_full_speed(native, tmp_path, pace):
     path = tmp_path / "ring"
     count = 3_000_000 if not pace else 200_000
-    writer = subprocess.Popen([STRESS, path, str(count), *pace])
+    writer = subprocess.Popen([native("prober/fabric_ring_stress"), path, str(count), *pace])
     try:
         while not path.exists():
             assert writer.poll() is None

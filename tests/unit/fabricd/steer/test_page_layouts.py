@@ -1,7 +1,6 @@
 """The steer page's layout is the same in C++ and in Python."""
 
 import json
-import os
 import re
 import struct
 import subprocess
@@ -14,14 +13,12 @@ from fabricd.steer.modes import Mode
 from telemetry.events import LinkState
 
 REPO = Path(__file__).resolve().parents[4]
-DUMP = REPO / "build" / os.environ.get("FABRIC_BUILD", "release") / "nccl_plugin/fabric_layout_dump"
 
 
 @pytest.fixture(scope="module")
-def layout():
-    if not DUMP.exists():
-        pytest.fail(f"{DUMP.relative_to(REPO)} is missing: ./run build")
-    return json.loads(subprocess.run([DUMP], check=True, capture_output=True, timeout=20).stdout)
+def layout(native):
+    dump = native("nccl_plugin/fabric_layout_dump")
+    return json.loads(subprocess.run([dump], check=True, capture_output=True, timeout=20).stdout)
 
 
 @pytest.mark.parametrize(
