@@ -7,7 +7,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from fabricd.config.tables import Config
+from fabricd.config.addresses import address_text
+from fabricd.config.tables import Config, PeerTable
 
 AT_ONCE = 128
 """Peers turned into JSON at once: about a millisecond, in which no other thread runs Python."""
@@ -47,10 +48,20 @@ def _json(config: Config) -> Iterator[str]:
         comma = "["
         for first in range(0, len(config.peers), AT_ONCE):
             peers = config.peers[first : first + AT_ONCE]
-            yield comma + _text([peer.model_dump(mode="json") for peer in peers])[1:-1]
+            yield comma + _text([_document(peer) for peer in peers])[1:-1]
             comma = ","
         yield "]" if config.peers else "[]"
     yield "}"
+
+
+def _document(peer: PeerTable) -> dict[str, Any]:
+    """As `pydantic` dumps it, in a third of the time."""
+    return {
+        "host": peer.host,
+        "addresses": [
+            {"rail": entry.rail, "address": address_text(entry.address)} for entry in peer.addresses
+        ],
+    }
 
 
 def _text(value: Any) -> str:  # noqa: ANN401 - JSON

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from fabricd.config.addresses import address_text
 from fabricd.config.tables import Config, PeerTable
 from fabricd.detect.mesh import Mesh, Node, PathSpec
 from fabricd.probes.client import host_id
@@ -53,5 +54,5 @@ class PeerIndex:
 def _node(peer: PeerTable) -> Node:
     rails: dict[int, tuple[str, ...]] = {}
     for entry in peer.addresses:
-        rails[entry.rail] = (*rails.get(entry.rail, ()), str(entry.address))
+        rails[entry.rail] = (*rails.get(entry.rail, ()), address_text(entry.address))
     return Node(peer.host, rails)

@@ -1,5 +1,6 @@
 """The host's own entry in ``[[peers]]``, and ``peers_file``: a list that all hosts share."""
 
+import hashlib
 import ipaddress
 import json
 import os
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 from fabricd import daemon
 from fabricd.cli import app
-from fabricd.config.addresses import parse_address
+from fabricd.config.addresses import address_text, parse_address
 from fabricd.config.loader import ConfigError, config_hash, files_of, load, parse, policy_hash, read
 from fabricd.config.peers_file import MAX_BYTES, file_state, read_peers_file
 from fabricd.config.source import ConfigSource
@@ -307,3 +308,25 @@ def test_addresses_are_those_of_the_library(text):
             parse_address(text)
     else:
         assert parse_address(text) == wanted
+
+
+@given(
+    st.one_of(
+        st.ip_addresses(),
+        # Runs of zeros at every place, and what others write with IPv4 in it.
+        st.lists(st.sampled_from([0, 1, 0xFFFF, 0xA00]), min_size=8, max_size=8).map(
+            lambda parts: ipaddress.ip_address(":".join(f"{part:x}" for part in parts))
+        ),
+        st.ip_addresses(v=6).map(lambda address: ipaddress.ip_address(f"{address}%eth0")),
+    )
+)
+def test_addresses_are_written_as_by_the_library(address):
+    assert address_text(address) == str(address)
+
+
+def test_the_hash_is_that_of_the_whole_document():
+    six = peer("b", 3).replace("10.0.0.3", "fd00:0::3").replace("10.1.0.3", "::ffff:10.0.0.9")
+    for peers in ("", peer("a", 2), peer("a", 2) + six.replace("rail = 0", "rail = 7")):
+        config = of("h", peers)
+        text = json.dumps(config.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        assert config_hash(config) == hashlib.sha256(text.encode()).hexdigest()[:16]
