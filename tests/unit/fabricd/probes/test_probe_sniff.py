@@ -137,7 +137,7 @@ def test_neither_daemon_nor_fabricctl_imports_scapy():
     root = Path(__file__).resolve().parents[4]
     for module, heavy in (
         ("fabricd.daemon", ""),
-        ("fabricd.cli", "'numpy', 'pyroute2', 'sqlite3'"),
+        ("fabricd.cli", "'matplotlib', 'numpy', 'pyroute2', 'sqlite3', 'torch'"),
     ):
         script = code.format(module, heavy)
         done = subprocess.run(
