@@ -35,6 +35,8 @@ REGISTER_S = 5.0
 """Within which a connection has to say who it is."""
 DRAIN_S = 10.0
 """A fabric-run that does not read for so long is disconnected."""
+LAST_LINES_S = 1.0
+"""Within which the lines are read that a process had sent before it ended."""
 ACCEPT_S = 0.01
 """Between two connections: a flood of them costs no more than 100 a second."""
 RETRY_S = 0.2
@@ -72,6 +74,8 @@ class Session:
         self._sent: dict[str, bytes] = {}
         self._wake = asyncio.Event()
         self._closing = False
+        self.reading: asyncio.Task[None] | None = None
+        """Reads what the fabric-run says, until its connection ends."""
 
     def send(self, key: str, line: bytes) -> None:
         """Send a line soon, unless it is the last one of that key."""
@@ -172,7 +176,18 @@ class JobServer:
 
     def _ended(self, fd: int) -> None:
         run = self._forget(fd)
+        task = asyncio.create_task(self._process_ended(run))
+        self._clients.add(task)
+        task.add_done_callback(self._clients.discard)
+
+    async def _process_ended(self, run: Run) -> None:
+        """Judge a run by the last lines of its process: it may have left before it ended.
+
+        The kernel closed the connection before it reported the end, so that all lines are there.
+        """
         session = self._sessions.get(run.job)
+        if session is not None and session.reading is not None:
+            await asyncio.wait({session.reading}, timeout=LAST_LINES_S)
         if self.registry.ended(run):
             if session is not None:
                 session.close()
@@ -262,7 +277,7 @@ class JobServer:
                 old.close()
             self._sessions[job] = session
             self._owner.registered(run, session)
-            reading = asyncio.create_task(self._read(reader, run, number))
+            session.reading = reading = asyncio.create_task(self._read(reader, run, number))
             try:
                 await asyncio.wait({reading, sending}, return_when=asyncio.FIRST_COMPLETED)
                 await (reading if reading.done() else sending)
