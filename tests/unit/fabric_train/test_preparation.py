@@ -71,7 +71,7 @@ def world(monkeypatch):
 
         return collectives.Connecting(make, link.notify)
 
-    monkeypatch.setattr("fabric_train.rank.preparation.start_connecting", start)
+    monkeypatch.setattr(preparation, "start_connecting", start)
     made = preparation.Preparation(link, 60)
 
     def end(generation, error=None):

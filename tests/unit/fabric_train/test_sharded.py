@@ -15,6 +15,7 @@ unprotected = on_demand("fabric_train.state.unprotected", needs="torch")
 @pytest.fixture
 def sharded():
     """A model of four ranks' FSDP2, as rank 0 has it; its peers are played by torch."""
+    pytest.importorskip("torch")
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.testing._internal.distributed.fake_pg import FakeStore

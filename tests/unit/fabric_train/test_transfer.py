@@ -117,7 +117,7 @@ def test_chunks_cover_every_byte_once_and_in_order(sizes):
 )
 @pytest.mark.parametrize("chunk", [1 << 12, 1 << 17, 4 << 20])
 def test_the_copy_is_that_of_the_source_bit_by_bit(monkeypatch, kind, chunk):
-    monkeypatch.setattr("fabric_train.state.transfer.CHUNK", chunk)
+    monkeypatch.setattr(transfer, "CHUNK", chunk)
     source, target = (replicated.ReplicatedState(parts(seed, kind=kind)) for seed in (0, 1))
     before = values(source)
     assert not equal(before, values(target))
@@ -215,7 +215,7 @@ def count_messages(source, *, split):
 @pytest.mark.patient
 @pytest.mark.parametrize("split", [False, True])
 def test_one_bit_that_differs_anywhere_is_refused(monkeypatch, split):
-    monkeypatch.setattr("fabric_train.state.transfer.CHUNK", 1 << 16)
+    monkeypatch.setattr(transfer, "CHUNK", 1 << 16)
     source = replicated.ReplicatedState(parts(0))
     messages, lengths = count_messages(source, split=split)
     for at in range(messages):

@@ -7,21 +7,29 @@ import pytest
 
 
 class OnDemand:
-    """Stands for a module. It is read-only: monkeypatch takes the module's dotted name instead."""
+    """Stands for a module: reading or setting an attribute imports it and goes there."""
 
-    __slots__ = ("_name", "_needs")
+    __slots__ = ("_load",)
 
-    def __init__(self, name, needs):
-        self._name, self._needs = name, needs
+    def __init__(self, load):
+        object.__setattr__(self, "_load", load)
 
     def __getattr__(self, attribute):
         if attribute.startswith("__"):  # pytest asks every name of a test module for some of these
             raise AttributeError(attribute)
-        if self._needs not in sys.modules:
-            pytest.importorskip(self._needs)
-        return getattr(importlib.import_module(self._name), attribute)
+        return getattr(self._load(), attribute)
+
+    def __setattr__(self, attribute, value):
+        setattr(self._load(), attribute, value)
 
 
 def on_demand(name, *, needs=""):
     """The module of this name; a test that uses it is skipped where ``needs`` is not installed."""
-    return OnDemand(name, needs or name.partition(".")[0])
+    library = needs or name.partition(".")[0]
+
+    def load():
+        if library not in sys.modules:
+            pytest.importorskip(library)
+        return importlib.import_module(name)
+
+    return OnDemand(load)
