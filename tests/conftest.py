@@ -1,5 +1,6 @@
 """Fixtures that need root: labs. Each lab test ends with a look into every log of its lab."""
 
+import gc
 import hashlib
 import itertools
 import os
@@ -16,6 +17,10 @@ from lab.cluster import Cluster
 from lab.lifecycle import registry
 from lab.network import netns
 from lab.testrun import run_report
+
+# Collecting thousands of tests makes objects that stay: a third of its time was the search for
+# garbage among them.
+gc.disable()
 
 REPO = Path(__file__).resolve().parent.parent
 KEPT = REPO / "build" / "log" / "lab"
@@ -70,6 +75,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(300))
         if item.get_closest_marker("lab") and _shares(item):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def pytest_collection_finish() -> None:
+    """Garbage is looked for again from here on, but not among what was collected."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

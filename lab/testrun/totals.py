@@ -31,6 +31,8 @@ class Counts:
     failed: int = 0
     skipped: int = 0
     flaky: tuple[Flaky, ...] = ()
+    returned: tuple[Flaky, ...] = ()
+    """Flaky once more: they count as failed, too."""
     seconds: tuple[tuple[float, str], ...] = ()
     """How long each test took, and its tier and name."""
 
@@ -41,6 +43,7 @@ class Counts:
             self.failed + other.failed,
             self.skipped + other.skipped,
             self.flaky + other.flaky,
+            self.returned + other.returned,
             self.seconds + other.seconds,
         )
 
@@ -58,7 +61,10 @@ def of_pytest(report: RunReport, name: str) -> Counts:
     """Counts of one run of pytest; ``name`` is that of its tests' tier."""
     flaky = tuple(report.flaky)
     seconds = tuple((took, f"{name} {test}") for test, took in report.seconds.items())
-    return Counts(report.passed + len(flaky), len(report.failed), report.skipped, flaky, seconds)
+    return Counts(
+        report.passed + len(flaky), len(report.failed), report.skipped, flaky,
+        returned=tuple(report.returned), seconds=seconds,
+    )  # fmt: skip
 
 
 def of_ctest(junit: str, name: str) -> Counts:
@@ -92,7 +98,7 @@ def collect(folder: Path) -> tuple[Counts, list[Tier]]:
 
 
 def render(counts: Counts, tiers: Iterable[Tier], seconds: int, status: int) -> list[str]:
-    """The lines: slow tests, each flaky one, the totals with the tiers' times, the counts alone.
+    """The lines: slow tests, each that was flaky, the totals with the tiers' times, the counts.
 
     A run that failed without a failed test (lint, a build, a collection) counts as one failure.
     """
@@ -106,6 +112,7 @@ def render(counts: Counts, tiers: Iterable[Tier], seconds: int, status: int) -> 
         *(["[run] the slowest tests:"] if slow else []),
         *(f"{took:8.1f} s  {test}" for took, test in slow),
         *(f"FLAKY {test.test} ({test.log})" for test in counts.flaky),
+        *(f"RETURNED {test.test} ({test.log})" for test in counts.returned),
         f"[run] total: {plain}, {len(counts.flaky)} flaky in {_time(seconds)}"
         + (f": {times}" if times else ""),
         plain,

@@ -69,6 +69,9 @@ def test_the_totals_add_all_that_the_tiers_left(tmp_path, capsys):
     RunReport(10, 2, seconds=took).write(tmp_path / "unit.json")
     flaky = [Flaky("tests/lab/test_a.py::test_x", "build/log/flaky/x.log")]
     RunReport(5, 1, [], flaky).write(tmp_path / "lab.json")
+    again = Failure("tests/vm/test_b.py::test_y", "call", "assert 1 == 2")
+    returned = [Flaky(again.test, "build/log/flaky/y.log")]
+    RunReport(2, 0, [again], returned=returned).write(tmp_path / "vm.json")
     (tmp_path / "ctest-1-release.xml").write_text(JUNIT)
     (tmp_path / "tiers").write_text("unit 59 0\nlab 61 1\n")
     assert totals.main([str(tmp_path), "125", "1"]) == 0
@@ -77,9 +80,10 @@ def test_the_totals_add_all_that_the_tiers_left(tmp_path, capsys):
         "     3.2 s  ctest-1-release a",
         "     1.5 s  unit tests/unit/test_a.py::test_x",
         "FLAKY tests/lab/test_a.py::test_x (build/log/flaky/x.log)",
-        "[run] total: 17 passed, 1 failed, 5 skipped, 1 flaky in 2 min 5 s: "
+        "RETURNED tests/vm/test_b.py::test_y (build/log/flaky/y.log)",
+        "[run] total: 19 passed, 2 failed, 5 skipped, 1 flaky in 2 min 5 s: "
         "unit 59 s, lab 1 min 1 s FAILED",
-        "17 passed, 1 failed, 5 skipped",
+        "19 passed, 2 failed, 5 skipped",
     ]
 
 
