@@ -6,6 +6,7 @@ add_library(fabric_doctest OBJECT EXCLUDE_FROM_ALL ${CMAKE_CURRENT_LIST_DIR}/doc
 target_link_libraries(fabric_doctest PUBLIC doctest::doctest PRIVATE fabric_options)
 target_compile_options(fabric_doctest PRIVATE -O0)
 target_compile_definitions(fabric_doctest PUBLIC DOCTEST_CONFIG_SUPER_FAST_ASSERTS)
+target_include_directories(fabric_doctest PUBLIC ${CMAKE_CURRENT_LIST_DIR}/testing)
 
 fabric_precompiled_tests()
 
@@ -15,7 +16,10 @@ add_custom_target(fabric_checks)
 # fabric_test(NAME SOURCE... [OPTIMIZED] [COST SECONDS] [BUILDS BUILD...]): an executable, and a test
 # of that name in these builds; by default asan: what goes wrong without the sanitizers does so with
 # them. Hundreds of asserts a function: optimizing them takes minutes, so only what computes a lot is
-# OPTIMIZED. Without a COST a test begins after those that have one.
+# OPTIMIZED. Without a COST a test begins after those that have one. A test whose sources read a clock
+# or wait has the label `clock`: `./run test booted` runs those.
+set(FABRIC_CLOCK_WORDS
+  "steady_clock::now|system_clock::now|clock_gettime|monotonic_ns|sleep_for|::poll\\(|std::j?thread")
 function(fabric_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg OPTIMIZED COST BUILDS)
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
@@ -36,4 +40,14 @@ function(fabric_test name)
   add_dependencies(fabric_checks ${name})
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 300 COST "${arg_COST}")
+  foreach(source IN LISTS arg_UNPARSED_ARGUMENTS)
+    if(IS_ABSOLUTE ${source})
+      continue() # made by the build
+    endif()
+    file(STRINGS ${source} words REGEX "${FABRIC_CLOCK_WORDS}" LIMIT_COUNT 1)
+    if(words)
+      set_property(TEST ${name} APPEND PROPERTY LABELS clock)
+      break()
+    endif()
+  endforeach()
 endfunction()

@@ -188,7 +188,7 @@ booted() {
   need_root test
   ensure_native asan
   local rc=0 tests WITHIN=(python -m lab.testrun.just_booted)
-  ctest_begin asan -LE processes -E '(plugin_(sim|hostile|core|wire)|prober_core)_test'
+  ctest_begin asan -L clock
   mapfile -t tests < <(python -m lab.testrun.clock_readers tests/unit)
   FABRIC_BUILD=release FABRIC_BUILT=release strict booted "${tests[@]}" -m "not nightly and $QUICK" \
     "${COMPUTING[@]}" "$@" || rc=$?

@@ -99,6 +99,12 @@ def _fences(_: list[str]) -> Commands:
     return [([str(REPO / "build/release/nccl_plugin/verbs/tests/verbs_fence_test")], each)] * CORES
 
 
+def _native(_: list[str]) -> Commands:
+    long = {"FABRIC_LONG": "1"}
+    run = ["ctest", "-j", str(CORES), "--output-on-failure", "-LE", "processes", "--test-dir"]
+    return [([*run, "build/asan"], long), (["setarch", "-R", *run, "build/tsan"], long)]
+
+
 def _booted(extra: list[str]) -> Commands:
     within = [sys.executable, "-m", "lab.testrun.just_booted"]
     unit = [sys.executable, "-m", "pytest", "-q", "tests/unit", "-m", "not nightly", *COMPUTING]
@@ -140,6 +146,7 @@ STEPS = [
         _pytest([BOUNDS], "release", "-n", str(CORES)),
     ),
     Step("unit", "long unit tests", _pytest(["tests/unit"], "release", *COMPUTING)),
+    Step("native", "C++ tests at full length, ASan and UBSan, TSan", _native),
     Step("booted", "all unit and native tests on a machine that seems just booted", _booted),
     Step(
         "lab",

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/ordered_copy.h"
+#include "rounds.h"
 #include "tests/receiver_kit.h"
 
 using namespace fabric;
@@ -110,7 +111,7 @@ TEST_CASE("chunks in any order, twice, over two paths and in pieces of any lengt
   constexpr std::size_t kGroups = 3;
   constexpr std::size_t kSlots = 2;
   std::mt19937_64 random(20261125);
-  for (int round = 0; round < 400; ++round) {
+  for (int round = 0; round < fabric::testing::rounds(400); ++round) {
     CAPTURE(round);
     One one(kSmallChunk);
     std::array<Stream, 2> streams;

@@ -3,6 +3,7 @@
 
 #include <random>
 
+#include "rounds.h"
 #include "world.h"
 
 using namespace fabric::prober;
@@ -120,7 +121,7 @@ TEST_CASE(
     Nanos ahead = kAhead;
     std::uint64_t epoch = 7;
     std::size_t judged = 0;
-    for (int i = 0; i < 40; ++i) {
+    for (int i = 0; i < fabric::testing::rounds(40); ++i) {
       const bool all = rng() % 2 == 0;
       const auto one = static_cast<std::uint8_t>(1 + rng() % hosts);
       std::optional<FabricReading> says;
