@@ -155,7 +155,7 @@ esac
 # (tests/unit/conftest.py).
 needs_release() {
   case $COMMAND in
-    build) false ;;
+    build | lint) false ;;
     test) [ "${1:-}" != unit ] || [ $# = 1 ] ;;
   esac
 }
@@ -183,7 +183,7 @@ PATH="$PWD/$VENV/bin:$PATH:$PWD/$BUILD/unpacked/usr/bin:$PWD/$BUILD/unpacked/usr
 export PATH VIRTUAL_ENV="$PWD/$VENV" FABRIC_REPO="$PWD" PYTHONUNBUFFERED=1
 case $COMMAND in
   build) build "$@" ;;
-  lint) ensure_apt dev; ensure_native release; exec bash lab/lint.sh "$@" ;;
+  lint) ensure_apt dev; exec bash lab/lint.sh "$@" ;;
   shell) ensure_native release; exec "${SHELL:-bash}" "$@" ;;
   demo)
     need_root demo

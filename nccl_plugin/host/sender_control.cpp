@@ -13,10 +13,10 @@ namespace {
 
 constexpr std::int64_t kFirstConnectNs = 200 * kMs;
 
-std::uint8_t local_of(core::PathIndex path) {
+std::uint8_t sending_rail(core::PathIndex path) {
   return static_cast<std::uint8_t>(core::sender_rail(path));
 }
-std::uint8_t remote_of(core::PathIndex path) {
+std::uint8_t receiving_rail(core::PathIndex path) {
   return static_cast<std::uint8_t>(core::receiver_rail(path));
 }
 
@@ -183,7 +183,7 @@ void Sender::take(core::PathIndex index, core::Epoch epoch, std::unique_ptr<Link
                      context_.params.hold_ns);
   path.rejoined = back;
   if (back) {
-    add(context_.stats.rails[local_of(index)].rejoins, 1);
+    add(context_.stats.rails[sending_rail(index)].rejoins, 1);
   }
   if (const std::int64_t since = std::exchange(path.down_since, 0); since != 0) {
     log(index, "is up again after " + std::to_string((now - since) / kMs) + " ms", now);
@@ -242,16 +242,17 @@ void Sender::fail(core::PathIndex index, pages::PathDownReason reason, core::Epo
   core_.fail(index, beside);
   const std::string why = "(" + reason_text(reason, path.link->why()) + ")";
   release(index);
-  outage_.path_failed(path_text(context_, local_of(index), remote_of(index)) + " " + why, now);
+  outage_.path_failed(path_text(context_, sending_rail(index), receiving_rail(index)) + " " + why,
+                      now);
   if (beside == 0) {
     path.down_since = now;
     log(index, "is down " + why, now);
   }
-  RailCounters& rail = context_.stats.rails[local_of(index)];
+  RailCounters& rail = context_.stats.rails[sending_rail(index)];
   add(rail.failovers, 1);
   counters_.failovers.add(1);
-  context_.stats.event(pages::StatsEventKind::path_down, id_, local_of(index), remote_of(index),
-                       static_cast<std::uint32_t>(reason));
+  context_.stats.event(pages::StatsEventKind::path_down, id_, sending_rail(index),
+                       receiving_rail(index), static_cast<std::uint32_t>(reason));
   if (had_work) {
     awaiting_first_byte_ = index;
   }
@@ -265,8 +266,8 @@ void Sender::fail(core::PathIndex index, pages::PathDownReason reason, core::Epo
 }
 
 void Sender::log(core::PathIndex index, const std::string& what, std::int64_t now) {
-  log_path(context_, {peer_incarnation_, local_of(index), remote_of(index)}, "to " + peer_, what,
-           now);
+  log_path(context_, {peer_incarnation_, sending_rail(index), receiving_rail(index)}, "to " + peer_,
+           what, now);
 }
 
 void Sender::give_back(core::PathSet paths) {
@@ -312,7 +313,8 @@ void Sender::choose() {
   core::each(live_, [&](core::PathIndex index) {
     const Path& path = paths_[index];
     const bool base = (facts_.base & core::bit(index)) != 0;
-    const bool backup = base && context_.policy.backup_of[local_of(index)] == local_of(primary_);
+    const bool backup =
+        base && context_.policy.backup_of[sending_rail(index)] == sending_rail(primary_);
     const bool slow = (facts_.slow & core::bit(index)) != 0;
     views[count++] = {index,
                       index == primary_,
@@ -379,8 +381,8 @@ void Sender::fenced(const StateFrame& frame) {
   if (!again) {
     return;
   }
-  context_.stats.event(pages::StatsEventKind::fence_done, id_, local_of(index), remote_of(index),
-                       static_cast<std::uint32_t>(*again));
+  context_.stats.event(pages::StatsEventKind::fence_done, id_, sending_rail(index),
+                       receiving_rail(index), static_cast<std::uint32_t>(*again));
   // All of it had arrived and nothing else waits: there is no first byte to wait for.
   if (awaiting_first_byte_ == index && !core_.has_chunk()) {
     awaiting_first_byte_.reset();
@@ -444,9 +446,9 @@ const RailCounts& Sender::counts() {
   counts_ = {};
   for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
     const auto index = static_cast<core::PathIndex>(i);
-    counts_.in_flight[local_of(index)] += core_.in_flight_bytes(index);
+    counts_.in_flight[sending_rail(index)] += core_.in_flight_bytes(index);
   }
-  count_paths(paths_, local_of, counts_);
+  count_paths(paths_, sending_rail, counts_);
   return counts_;
 }
 

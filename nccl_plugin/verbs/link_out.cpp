@@ -13,8 +13,8 @@ namespace fabric::verbs {
 namespace {
 
 // The CTS lines, then the progress line.
-constexpr std::size_t kProgressAt = std::size_t{kRingLines} * kLineSize;
-constexpr std::size_t kMemorySize = kProgressAt + kLineSize;
+constexpr std::size_t kOutProgressAt = std::size_t{kRingLines} * kLineSize;
+constexpr std::size_t kOutMemorySize = kOutProgressAt + kLineSize;
 // Of the peer's answers: a stopped process takes none meanwhile, and its peer goes on until it has
 // no credits left.
 constexpr std::uint32_t kAnswerReceives = 512;
@@ -31,7 +31,7 @@ LinkOut::LinkOut(ConnectionPtr connection, const LinkSettings& settings, core::P
       path_(path),
       epoch_(epoch),
       connection_(std::move(connection)),
-      cts_(connection_->memory().bytes().first(kProgressAt)) {}
+      cts_(connection_->memory().bytes().first(kOutProgressAt)) {}
 
 LinkOut::~LinkOut() = default;
 
@@ -39,7 +39,7 @@ std::unique_ptr<LinkOut> LinkOut::make(RailPort& port, const LinkSettings& setti
                                        core::PathIndex path, core::Epoch epoch, Error& error) {
   ConnectionSettings wanted;
   wanted.depths = {settings.send_depth, kAnswerReceives, settings.inline_bytes};
-  wanted.memory_size = kMemorySize;
+  wanted.memory_size = kOutMemorySize;
   wanted.events = settings.events;
   wanted.random = settings.random;
   wanted.elsewhere = settings.elsewhere;
@@ -193,7 +193,7 @@ void LinkOut::note_answers(std::uint32_t lines, core::SendCore& core,
     return;
   }
   const std::span<const std::byte> bytes = connection_->memory().bytes();
-  const Line line = read_line(bytes.subspan(kProgressAt).first<kLineSize>());
+  const Line line = read_line(bytes.subspan(kOutProgressAt).first<kLineSize>());
   // Half written: by one that comes after this, and has its own notification.
   if (const auto said = decode_progress(line)) {
     core.on_progress(said->progress);

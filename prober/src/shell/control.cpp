@@ -9,20 +9,18 @@
 #include <system_error>
 #include <vector>
 
+#include "shell/throw_errno.h"
+
 namespace fabric::prober {
 namespace {
 
 using nlohmann::json;
 
-[[noreturn]] void fail(const std::string& what) {
-  throw std::system_error(errno, std::generic_category(), what);
-}
-
 void watch(int epoll, int fd) {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.fd = fd;
-  if (::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0) fail("epoll_ctl");
+  if (::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0) throw_errno("epoll_ctl");
 }
 
 }  // namespace
@@ -36,7 +34,7 @@ ControlServer::ControlServer(std::string path, mode_t mode, int epoll, Handler h
   address.sun_family = AF_UNIX;
   if (path_.size() >= sizeof address.sun_path) {
     errno = ENAMETOOLONG;
-    fail(path_);
+    throw_errno(path_);
   }
   path_.copy(address.sun_path, sizeof address.sun_path - 1);
   const auto* sa = reinterpret_cast<const sockaddr*>(&address);
@@ -44,18 +42,18 @@ ControlServer::ControlServer(std::string path, mode_t mode, int epoll, Handler h
     const Fd probe(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (probe && (::connect(probe.get(), sa, sizeof address) == 0 || errno == EAGAIN)) {
       errno = EADDRINUSE;
-      fail(path_ + ": another prober is running");
+      throw_errno(path_ + ": another prober is running");
     }
   }
   ::unlink(path_.c_str());
   listener_ = Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener_) fail("socket");
+  if (!listener_) throw_errno("socket");
   const mode_t before = ::umask(0177);
   const int bound = ::bind(listener_.get(), sa, sizeof address);
   ::umask(before);
-  if (bound != 0) fail(path_);
-  if (::chmod(path_.c_str(), mode) != 0) fail(path_);
-  if (::listen(listener_.get(), 16) != 0) fail("listen");
+  if (bound != 0) throw_errno(path_);
+  if (::chmod(path_.c_str(), mode) != 0) throw_errno(path_);
+  if (::listen(listener_.get(), 16) != 0) throw_errno("listen");
   watch(epoll_, listener_.get());
 }
 

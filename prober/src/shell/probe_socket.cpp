@@ -17,6 +17,7 @@
 
 #include "shell/address.h"
 #include "shell/log.h"
+#include "shell/throw_errno.h"
 
 namespace fabric::prober {
 namespace {
@@ -25,12 +26,8 @@ constexpr std::size_t kBatch = 64;
 constexpr int kSendBuffer = 8 << 20;
 constexpr int kReceiveBuffer = 1 << 20;  // a second and more of packets while we are not running
 
-[[noreturn]] void fail(const std::string& what) {
-  throw std::system_error(errno, std::generic_category(), what);
-}
-
 void set_int(int fd, int level, int option, int value, const std::string& what) {
-  if (::setsockopt(fd, level, option, &value, sizeof value) != 0) fail(what);
+  if (::setsockopt(fd, level, option, &value, sizeof value) != 0) throw_errno(what);
 }
 
 // What is never read would take the room that transmit stamps need (sock_queue_err_skb).
@@ -38,7 +35,7 @@ void receive_nothing(int fd) {
   sock_filter none = BPF_STMT(BPF_RET | BPF_K, 0);
   const sock_fprog program{1, &none};
   if (::setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) != 0) {
-    fail("SO_ATTACH_FILTER");
+    throw_errno("SO_ATTACH_FILTER");
   }
 }
 
@@ -154,15 +151,15 @@ ProbeSocket::ProbeSocket(const LinkConfig& link, std::uint8_t dscp,
                          std::shared_ptr<Buffers> buffers, Use use)
     : buffers_(std::move(buffers)) {
   ifindex_ = ::if_nametoindex(link.netdev.c_str());
-  if (ifindex_ == 0) fail("device");
+  if (ifindex_ == 0) throw_errno("device");
   const bool v4 = link.address.is_v4();
   fd_ = Fd(::socket(v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd_) fail("socket");
+  if (!fd_) throw_errno("socket");
   const int fd = fd_.get();
   if (!v4) set_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1, "IPV6_V6ONLY");
   if (::setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, link.netdev.c_str(),
                    static_cast<socklen_t>(link.netdev.size() + 1)) != 0) {
-    fail("SO_BINDTODEVICE");
+    throw_errno("SO_BINDTODEVICE");
   }
   if (::setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &kReceiveBuffer, sizeof kReceiveBuffer) != 0) {
     set_int(fd, SOL_SOCKET, SO_RCVBUF, kReceiveBuffer, "SO_RCVBUF");
@@ -192,7 +189,7 @@ ProbeSocket::ProbeSocket(const LinkConfig& link, std::uint8_t dscp,
   set_int(fd, SOL_SOCKET, SO_TIMESTAMPING, stamping(hardware_), "SO_TIMESTAMPING");
   sockaddr_storage local{};
   const socklen_t length = to_sockaddr(link.address, ifindex_, local);
-  if (::bind(fd, reinterpret_cast<const sockaddr*>(&local), length) != 0) fail("bind");
+  if (::bind(fd, reinterpret_cast<const sockaddr*>(&local), length) != 0) throw_errno("bind");
 }
 
 ProbeSocket::~ProbeSocket() = default;

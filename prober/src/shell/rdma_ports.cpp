@@ -13,7 +13,7 @@
 namespace fabric::prober {
 namespace {
 
-constexpr Nanos kRetry = 1'000'000'000;
+constexpr Nanos kDeviceRetry = 1'000'000'000;
 constexpr Nanos kHandleRetry = 250'000'000;
 constexpr Nanos kDoubted = 1'000'000'000;  // a handle so old is made anew when its peer is silent
 constexpr Nanos kOld = 1'000'000'000;      // no send needs a handle that was replaced so long ago
@@ -101,7 +101,7 @@ void RdmaPorts::take_opened(std::uint64_t life, std::shared_ptr<UdPort> opened,
   }
   Port& port = **found;
   port.busy = false;
-  port.next_open = read_clock(CLOCK_MONOTONIC) + kRetry;
+  port.next_open = read_clock(CLOCK_MONOTONIC) + kDeviceRetry;
   port.port = std::move(opened);
   if (port.port) {
     port.complaint.clear();
@@ -167,7 +167,7 @@ void RdmaPorts::look(Engine& engine, RecordSink& sink, Nanos now) {
     }
     if (port.port->failed()) {
       close(port, port.port->reason());
-      port.next_open = now + kRetry / 10;
+      port.next_open = now + kDeviceRetry / 10;
       continue;
     }
     engine.set_ud_terms(port.config.index, port.port->terms());

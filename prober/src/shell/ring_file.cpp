@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "shell/new_file.h"
+#include "shell/throw_errno.h"
 
 namespace fabric::prober {
 namespace {
@@ -18,10 +19,6 @@ namespace {
 template <typename T>
 void publish(T& word, T value) {
   std::atomic_ref<T>(word).store(value, std::memory_order_release);
-}
-
-[[noreturn]] void fail(const std::string& what) {
-  throw std::system_error(errno, std::generic_category(), what);
 }
 
 // Writes `record` into its slot: index 0, then the rest, then the index.
@@ -53,19 +50,19 @@ RingFile::RingFile(const std::string& path, std::uint64_t incarnation, std::uint
   const std::string hidden =
       path.substr(0, slash + 1) + "." + path.substr(slash + 1) + "." + std::to_string(::getpid());
   const Fd fd = create_file(hidden, 0644);
-  if (!fd) fail(hidden);
+  if (!fd) throw_errno(hidden);
   // Allocated now: a full disk must not become a SIGBUS later.
   if (const int rc = ::posix_fallocate(fd.get(), 0, ring::kRingFileSize); rc != 0) {
     ::unlink(hidden.c_str());
     errno = rc;
-    fail(hidden);
+    throw_errno(hidden);
   }
   map_ = ::mmap(nullptr, ring::kRingFileSize, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
                 fd.get(), 0);
   if (map_ == MAP_FAILED) {
     map_ = nullptr;
     ::unlink(hidden.c_str());
-    fail(hidden);
+    throw_errno(hidden);
   }
   ring::RingHeader& h = *header();
   h.magic = ring::kRingMagic;
@@ -89,7 +86,7 @@ RingFile::RingFile(const std::string& path, std::uint64_t incarnation, std::uint
   if (::rename(hidden.c_str(), path.c_str()) != 0) {
     ::munmap(map_, ring::kRingFileSize);
     map_ = nullptr;
-    fail(path);
+    throw_errno(path);
   }
 }
 

@@ -7,7 +7,7 @@
 namespace fabric::prober {
 namespace {
 
-constexpr Nanos kRetry = 100'000'000;
+constexpr Nanos kSourceRetry = 100'000'000;
 
 }  // namespace
 
@@ -32,7 +32,7 @@ bool SourceSockets::open(const LinkConfig& link, std::uint16_t port, std::uint8_
       log_warning(link.netdev + ", port " + std::to_string(port) + ": " + slot.complaint +
                   "; retried");
     }
-    slot.next_open = now + kRetry;
+    slot.next_open = now + kSourceRetry;
   }
   return slot.socket != nullptr;
 }

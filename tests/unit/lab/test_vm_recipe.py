@@ -2,7 +2,7 @@
 
 import pytest
 
-from lab.vm import apt, cache, initramfs
+from lab.vm import apt, cache
 
 
 def etc_apt(tmp_path, **files):
@@ -68,33 +68,6 @@ def test_codename():
     assert apt.codename('NAME="x"\nVERSION_CODENAME=bookworm\n') == "bookworm"
     with pytest.raises(ValueError, match="VERSION_CODENAME"):
         apt.codename('NAME="x"\n')
-
-
-def test_modules_come_after_what_they_need():
-    dep = "a/ext4.ko: a/jbd2.ko a/crc16.ko\na/jbd2.ko: a/crc16.ko\na/crc16.ko:\nb/virtio-blk.ko:\n"
-    order = initramfs.module_order(dep, ("virtio_blk", "ext4"))
-    assert order == ["b/virtio-blk.ko", "a/crc16.ko", "a/jbd2.ko", "a/ext4.ko"]
-    with pytest.raises(KeyError):
-        initramfs.module_order(dep, ("btrfs",))
-
-
-def test_archive_entries_are_aligned_and_sized():
-    cpio = initramfs.Cpio()
-    cpio.file("d/f", b"12345", 0o644)
-    data = cpio.finish()
-    assert len(data) % 4 == 0
-    at, seen = 0, []
-    while True:
-        assert data[at : at + 6] == b"070701"
-        fields = [int(data[at + 6 + 8 * i : at + 14 + 8 * i], 16) for i in range(13)]
-        size, name_size = fields[6], fields[11]
-        name = data[at + 110 : at + 110 + name_size - 1].decode()
-        body = (at + 110 + name_size + 3) // 4 * 4
-        if name == "TRAILER!!!":
-            break
-        seen.append((name, oct(fields[1]), data[body : body + size]))
-        at = (body + size + 3) // 4 * 4
-    assert seen == [("d", "0o40755", b""), ("d/f", "0o100644", b"12345")]
 
 
 def test_cache_builds_once_whole_or_not_at_all(tmp_path, monkeypatch):
