@@ -37,6 +37,7 @@ SCHEDULES = 1_000_000
 FUZZ_SECONDS = 1800
 PARSER_INPUTS = 10_000_000
 EXAMPLES = 1000
+LOADED_RUNS = 5
 MATRIX = "tests/lab/test_matrix.py"
 FAILED_TESTS = 1
 """Exit status of a pytest that ran to its end."""
@@ -97,6 +98,12 @@ def _schedules(_: list[str]) -> Commands:
 def _fences(_: list[str]) -> Commands:
     each = {"FABRIC_FENCE_SCHEDULES": str(-(-SCHEDULES // CORES))}
     return [([str(REPO / "build/release/nccl_plugin/verbs/tests/verbs_fence_test")], each)] * CORES
+
+
+def _loaded(extra: list[str]) -> Commands:
+    beside = [sys.executable, "-m", "lab.testrun.loaded", "--times", str(LOADED_RUNS), "--"]
+    lab = [sys.executable, "-m", "pytest", "-q", "tests/lab", "-m", "not nightly and not alone"]
+    return [([*beside, *lab, *WAITING, *extra], {"FABRIC_BUILD": "asan"})]
 
 
 def _native(_: list[str]) -> Commands:
@@ -160,6 +167,8 @@ STEPS = [
         _pytest(LAB, "release", marked="nightly and alone"),
         retried=True,
     ),
+    # Nothing is excused here: a test that needs an idle machine fails.
+    Step("lab-loaded", f"the lab tier {LOADED_RUNS} times, one core busy with other work", _loaded),
     # One at a time: machines with daemons and a job starve beside others.
     Step("vm", "long tests in virtual machines", _pytest(["tests/vm"], "release"), retried=True),
     Step("matrix", "fault matrix, release", _pytest([MATRIX], "release"), retried=True),
