@@ -129,6 +129,7 @@ def test_many_findings_are_one_line():
     assert len(line) < 400
 
 
+@pytest.mark.patient
 @given(st.text(), st.sampled_from([state.name.lower() for state in LinkState]))
 def test_no_text_makes_a_second_line_or_a_second_bar(text, state):
     for line in (judge(status(), [link(0, state, reason=text)]).line(), unknown(text).line()):

@@ -220,6 +220,7 @@ def test_every_key_of_a_large_file_is_found():
     assert set(_paths(tomllib.loads(text))) <= set(key_lines(text))
 
 
+@pytest.mark.patient
 @given(st.text())
 def test_locator_ends_on_any_text(text):
     key_lines(text)

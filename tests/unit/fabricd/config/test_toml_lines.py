@@ -2,7 +2,7 @@
 
 import tomllib
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from telemetry.service.toml_lines import key_lines, line_of
@@ -126,7 +126,6 @@ def documents(draw):
     return made.text, made.lines
 
 
-@settings(max_examples=300, deadline=None)
 @given(documents())
 def test_each_key_has_the_line_on_which_it_was_written(document):
     text, lines = document
@@ -134,7 +133,6 @@ def test_each_key_has_the_line_on_which_it_was_written(document):
     assert key_lines(text) == lines
 
 
-@settings(max_examples=100, deadline=None)
 @given(documents(), st.integers(0, 3))
 def test_a_text_that_moves_down_moves_all_its_lines(document, down):
     text, lines = document
