@@ -19,7 +19,7 @@ add_custom_target(fabric_checks)
 # OPTIMIZED. Without a COST a test begins after those that have one. A test whose sources read a clock
 # or wait has the label `clock`: `./run test booted` runs those.
 set(FABRIC_CLOCK_WORDS
-  "steady_clock::now|system_clock::now|clock_gettime|monotonic_ns|sleep_for|::poll\\(|std::j?thread")
+  "steady_clock::now|system_clock::now|clock_gettime|monotonic_ns|sleep_for|[^A-Za-z]::poll\\(|std::j?thread")
 function(fabric_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg OPTIMIZED COST BUILDS)
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})

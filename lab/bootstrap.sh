@@ -139,7 +139,7 @@ ensure_native() {
 # One cache beside the builds, for all of them, whatever their directory. The compiler says what a
 # file includes (depend mode): to preprocess each one first would be a seventh of a build.
 export CCACHE_DIR=$PWD/$BUILD/ccache CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1
-export CCACHE_SLOPPINESS=pch_defines,time_macros
+export CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_BASEDIR=$PWD
 # Without it each daemon of a lab would compile its sources anew: half of the time to its start.
 unset PYTHONDONTWRITEBYTECODE
 

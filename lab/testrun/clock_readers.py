@@ -1,4 +1,4 @@
-"""Which test files read a clock: ``python -m lab.testrun.clock_readers FOLDER``, a path a line.
+"""Which test files read a clock: ``python -m lab.testrun.clock_readers FOLDER…``, a path a line.
 
 `booted` runs these alone in each run (lab/test.sh): a pure core, whose time is a parameter, cannot
 tell how long the machine has been up. A file counts when it, or a module of ours that it imports
@@ -76,8 +76,9 @@ def clock_readers(folder: Path, root: Path = REPO) -> list[Path]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the files; exit status 1: there are none, so something is wrong."""
     parser = argparse.ArgumentParser(prog="python -m lab.testrun.clock_readers")
-    parser.add_argument("folder", type=Path)
-    found = clock_readers(parser.parse_args(argv).folder)
+    parser.add_argument("folders", type=Path, nargs="+")
+    folders: list[Path] = parser.parse_args(argv).folders
+    found = [path for folder in folders for path in clock_readers(folder)]
     print("\n".join(map(str, found)))
     return 0 if found else 1
 

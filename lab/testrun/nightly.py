@@ -46,7 +46,7 @@ LAB = ["tests/lab", f"--ignore={MATRIX}"]
 
 CORES = os.cpu_count() or 1
 COMPUTING = ["-n", str(CORES), "--dist", "loadfile"]
-WAITING = ["-n", str(2 * CORES), "--dist", "loadgroup"]
+WAITING = ["-n", str(CORES + 1), "--dist", "loadgroup"]
 """As in lab/test.sh."""
 
 Commands = list[tuple[list[str], Mapping[str, str]]]
@@ -108,8 +108,13 @@ def _loaded(extra: list[str]) -> Commands:
 
 def _native(_: list[str]) -> Commands:
     long = {"FABRIC_LONG": "1"}
-    run = ["ctest", "-j", str(CORES), "--output-on-failure", "-LE", "processes", "--test-dir"]
-    return [([*run, "build/asan"], long), (["setarch", "-R", *run, "build/tsan"], long)]
+    run = ["ctest", "-j", str(CORES), "--output-on-failure", "--test-dir"]
+    cores = ["-LE", "processes"]
+    return [
+        ([*run, "build/release"], long),
+        ([*run, "build/asan", *cores], long),
+        (["setarch", "-R", *run, "build/tsan", *cores], long),
+    ]
 
 
 def _booted(extra: list[str]) -> Commands:
@@ -153,11 +158,11 @@ STEPS = [
         _pytest([BOUNDS], "release", "-n", str(CORES)),
     ),
     Step("unit", "long unit tests", _pytest(["tests/unit"], "release", *COMPUTING)),
-    Step("native", "C++ tests at full length, ASan and UBSan, TSan", _native),
+    Step("native", "C++ tests at full length: release, ASan and UBSan, TSan", _native),
     Step("booted", "all unit and native tests on a machine that seems just booted", _booted),
     Step(
         "lab",
-        "long tests in the lab, two a core at a time",
+        "long tests in the lab, one more at a time than there are cores",
         _pytest([*LAB, *WAITING], "release", marked="nightly and not alone"),
         retried=True,
     ),

@@ -47,10 +47,10 @@ World four(std::uint8_t silent_host = 0) {
 }
 
 // What one host was told: (reporter, kind, rail, peer) → report.
-using Key = std::tuple<std::uint32_t, ReportKind, std::uint8_t, std::uint32_t>;
-std::map<Key, PeerReport> heard(World& w, std::uint8_t host) {
+using ReportKey = std::tuple<std::uint32_t, ReportKind, std::uint8_t, std::uint32_t>;
+std::map<ReportKey, PeerReport> heard(World& w, std::uint8_t host) {
   bool more = true;
-  std::map<Key, PeerReport> out;
+  std::map<ReportKey, PeerReport> out;
   for (const auto& e : w.hosts[host].engine->peer_reports(w.now, 0, 10'000, more)) {
     const PeerReport v = unpack(e.packed);
     out[{e.reporter, v.kind, v.rail, v.peer}] = v;

@@ -13,20 +13,20 @@ using fabric::ring::EventKind;
 
 namespace {
 
-constexpr Nanos kPace = 10 * kMs;
-constexpr Nanos kAhead = 1'700'000'000'003'700'000;  // not on the wall's grid
+constexpr Nanos kGridPace = 10 * kMs;
+constexpr Nanos kGridAhead = 1'700'000'000'003'700'000;  // not on the wall's grid
 
 World meshed(std::uint8_t hosts, bool clock = false) {
   World w;
   for (std::uint8_t h = 1; h <= hosts; ++h) {
     // Wall clocks that differ, as those of hosts do.
     w.wall[h] = h * 1'300'000;
-    w.page[h] = FabricReading{kAhead, 900, 7};
+    w.page[h] = FabricReading{kGridAhead, 900, 7};
     std::vector<std::uint8_t> peers;
     for (std::uint8_t p = 1; p <= hosts; ++p) {
       if (p != h) peers.push_back(p);
     }
-    w.start(h, 100U + h, peers, 1, kPace, clock);
+    w.start(h, 100U + h, peers, 1, kGridPace, clock);
   }
   return w;
 }
@@ -66,7 +66,7 @@ TEST_CASE("Packets go by the grid of fabric time, whatever the wall clocks say")
       CHECK(p.next_due != 0);
       if ((p.flags & (kWireTrainMask | kWireReport)) != 0) continue;
       ++singles;
-      CHECK((p.due_time + kAhead) % kPace == 0);
+      CHECK((p.due_time + kGridAhead) % kGridPace == 0);
     }
     CHECK(singles >= 29);
     CHECK(w.hosts[1].engine->counters().due_times_refused == 0);
@@ -92,12 +92,12 @@ TEST_CASE("A one-way loss is called by the receiver a fraction of an interval af
         continue;
       }
       CHECK(due > cut - kMs);
-      CHECK((due + kAhead) % kPace < 256);
+      CHECK((due + kGridAhead) % kGridPace < 256);
       const Nanos after = static_cast<Nanos>(seen[i].mono_ns) - due;
       // The world's steps, what a packet may go early by, and after the first what a grid may move
       // by.
-      CHECK(after >= DueTimeTracker::grace(kPace) - kMs / 2);
-      CHECK(after <= DueTimeTracker::grace(kPace) + kMs + (i == 0 ? 0 : 3 * kPace / 16));
+      CHECK(after >= DueTimeTracker::grace(kGridPace) - kMs / 2);
+      CHECK(after <= DueTimeTracker::grace(kGridPace) + kMs + (i == 0 ? 0 : 3 * kGridPace / 16));
     }
     const auto r = row(w.hosts[1], 0);
     CHECK((r.late_ns < 5 * kMs) == synchronized);
@@ -118,7 +118,7 @@ TEST_CASE(
     World w = meshed(hosts, hosts == 4);
     w.run(3000 * kMs);
     std::mt19937_64 rng(hosts);
-    Nanos ahead = kAhead;
+    Nanos ahead = kGridAhead;
     std::uint64_t epoch = 7;
     std::size_t judged = 0;
     for (int i = 0; i < fabric::testing::rounds(40); ++i) {
