@@ -64,7 +64,10 @@ def wheelhouse() -> Path:
 
     def build(out: Path) -> None:
         argv = ["wheel", "-q", "--no-deps", "--no-build-isolation"]
-        argv += ["--config-settings=cmake.define.FABRIC_CCACHE=ON"]  # what the release build was
+        # As the release build was compiled, whose objects are in the cache: ccache goes by the
+        # compiler's name, too.
+        argv += ["--config-settings=cmake.define.FABRIC_CCACHE=ON"]
+        argv += ["--config-settings=cmake.define.CMAKE_CXX_COMPILER=c++"]
         _pip(*argv, "-w", str(out), ".", log=log)
         for wheel in dependencies.glob("*.whl"):
             shutil.copy2(wheel, out)
