@@ -36,7 +36,7 @@ need_root() {
 
 # Once for each run.
 apt_update() {
-  [ -n "${APT_UPDATED:-}" ] || apt-get update -q
+  [ -n "${APT_UPDATED:-}" ] || apt-get update -q || return
   APT_UPDATED=1
 }
 

@@ -52,20 +52,10 @@ strict() {
   FABRIC_REPORT=$REPORTS/$1.json "${WITHIN[@]}" python -m pytest "${@:2}"
 }
 
-# $1: a folder of tests; further arguments are those of the command line. SELECTED are pytest's: an
-# argument that is no option names a file or folder, also from that folder on, or is an option's
-# value; without a file or folder the whole folder is meant.
+# $1: a folder of tests; further arguments are those of the command line. SELECTED are pytest's.
 select_tests() {
-  local folder=$1 word path found=0
-  shift
-  SELECTED=()
-  for word in "$@"; do
-    path=${word%%::*}
-    if [ "${word#-}" = "$word" ] && [ -e "$folder/$path" ]; then word=$folder/$word path=$folder/$path; fi
-    [ ! -e "$path" ] || found=1
-    SELECTED+=("$word")
-  done
-  [ $found = 1 ] || SELECTED=("$folder" "${SELECTED[@]}")
+  mapfile -d '' SELECTED < <(python -m lab.testrun.selection "$@")
+  [ ${#SELECTED[@]} -gt 0 ] # none: it failed, and pytest would take all tests there are
 }
 
 # As `strict`, but a test that passes three times of three alone is flaky

@@ -18,10 +18,6 @@ from lab.lifecycle import registry
 from lab.network import netns
 from lab.testrun import run_report
 
-# Collecting thousands of tests makes objects that stay: a third of its time was the search for
-# garbage among them.
-gc.disable()
-
 REPO = Path(__file__).resolve().parent.parent
 KEPT = REPO / "build" / "log" / "lab"
 LONGEST_ID = 200
@@ -77,10 +73,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
-def pytest_collection_finish() -> None:
-    """Garbage is looked for again from here on, but not among what was collected."""
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Collecting thousands of tests makes objects that stay: no search for garbage among them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,17 +5,6 @@
 
 from __future__ import annotations
 
-import importlib
+from bench import on_demand
 
-
-def __getattr__(name: str) -> object:
-    """``PARTS`` and ``MINUTES``, loaded on demand: they import labs, daemons and pictures.
-
-    Importing one small module of this package loads none of them.
-
-    Raises:
-        AttributeError: the package has no such name.
-    """
-    if name not in {"PARTS", "MINUTES"}:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("bench.clock.parts"), name)
+__getattr__ = on_demand.parts(__name__)

@@ -6,7 +6,6 @@
 #include <sys/un.h>
 
 #include <cerrno>
-#include <system_error>
 #include <vector>
 
 #include "shell/throw_errno.h"

@@ -13,7 +13,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <system_error>
 
 #include "shell/address.h"
 #include "shell/log.h"

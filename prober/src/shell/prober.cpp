@@ -15,6 +15,7 @@
 #include "shell/address.h"
 #include "shell/log.h"
 #include "shell/path_mtu.h"
+#include "shell/throw_errno.h"
 
 namespace fabric::prober {
 namespace {
@@ -63,12 +64,12 @@ Prober::Prober(Options options)
   for (const int s : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, s);
   ::sigprocmask(SIG_BLOCK, &set, nullptr);
   signals_ = Fd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!epoll_ || !signals_) throw std::system_error(errno, std::generic_category(), "signalfd");
+  if (!epoll_ || !signals_) throw_errno("signalfd");
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.fd = signals_.get();
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, signals_.get(), &event) != 0) {
-    throw std::system_error(errno, std::generic_category(), "epoll_ctl");
+    throw_errno("epoll_ctl");
   }
   load_saved();
   control_ = std::make_unique<ControlServer>(
@@ -97,7 +98,7 @@ void Prober::run() {
     std::array<epoll_event, 32> events{};
     const int n = ::epoll_pwait2(epoll_.get(), events.data(), static_cast<int>(events.size()),
                                  &timeout, nullptr);
-    if (n < 0 && errno != EINTR) throw std::system_error(errno, std::generic_category(), "epoll");
+    if (n < 0 && errno != EINTR) throw_errno("epoll");
     const Nanos woken = read_clock(CLOCK_MONOTONIC);
     // A stop or a long preemption is known before anything is judged by it.
     engine_.note_gap(wanted, woken, *this);
