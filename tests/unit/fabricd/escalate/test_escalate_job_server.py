@@ -55,6 +55,7 @@ async def served(tmp_path):
     server = JobServer(tmp_path / "jobs.sock", JobRegistry(), owner)
     server.open()
     task = asyncio.create_task(server.run())
+    owner.server = server
     yield owner, tmp_path / "jobs.sock"
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -81,3 +82,17 @@ async def test_a_process_that_left_and_ended_at_once_has_left(served, how, said)
             await owner.over.wait()
     await asyncio.sleep(0.05)
     assert owner.said == said
+
+
+async def test_lines_that_are_read_slowly_count_as_well(served, monkeypatch):
+    """A user who says much is read at a pace, so the end is known long before the last line."""
+    owner, path = served
+    monkeypatch.setattr(owner.server._pace, "delay_s", lambda _uid, _size: 0.1)
+    with started(path, "leaves") as process:
+        async with asyncio.timeout(60):
+            await owner.there.wait()
+            process.stdin.write(b"x")
+            process.stdin.flush()
+            process.wait()
+            await owner.over.wait()
+    assert owner.said == [{"step": 7}, "left"]
