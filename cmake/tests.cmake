@@ -16,8 +16,8 @@ add_custom_target(fabric_checks)
 # fabric_test(NAME SOURCE... [OPTIMIZED] [COST SECONDS] [BUILDS BUILD...]): an executable, and a test
 # of that name in these builds; by default asan: what goes wrong without the sanitizers does so with
 # them. Hundreds of asserts a function: optimizing them takes minutes, so only what computes a lot is
-# OPTIMIZED. Without a COST a test begins after those that have one. A test whose sources read a clock
-# or wait has the label `clock`: `./run test booted` runs those.
+# OPTIMIZED. Without a COST a test begins after those that have one. A test has the label `clock`
+# if its sources read a clock or wait: `./run test booted` runs these tests.
 set(FABRIC_CLOCK_WORDS
   "steady_clock::now|system_clock::now|clock_gettime|monotonic_ns|sleep_for|[^A-Za-z]::poll\\(|std::j?thread")
 function(fabric_test name)

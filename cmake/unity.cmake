@@ -1,11 +1,12 @@
-# Several sources of a library compiled as one: what they include and instantiate, they do once. That
-# is a third of a build. Who changes C++ all day configures with -DFABRIC_UNITY=OFF: then one source
-# is compiled for one change. clang-tidy reads each source alone (lab/lint.sh), so one that forgot an
-# include is found there. A source with compile options of its own is compiled alone in any case.
+# A unity build: several sources of a library are compiled as one, so the compiler reads their headers
+# and instantiates their templates once. That halves the release build. -DFABRIC_UNITY=OFF compiles
+# each source alone, which is quicker after a small change. clang-tidy reads each source alone
+# (lab/lint.sh): it finds a source that lacks an include. CMake leaves a source with compile options
+# of its own out of the batches.
 option(FABRIC_UNITY "Compile the sources of a library in batches" ON)
 set(FABRIC_UNITY_BATCH 8)
 
-# fabric_unity(TARGET...): these have no two equal names in anonymous namespaces.
+# fabric_unity(TARGET...): no two sources of a target may use one name in an anonymous namespace.
 function(fabric_unity)
   if(FABRIC_UNITY)
     set_target_properties(${ARGN} PROPERTIES

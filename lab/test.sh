@@ -93,9 +93,10 @@ ctest_end() {
 # Unit tests that take no seconds.
 QUICK='not virtual_time and not patient'
 
-# The cores alone: no root, no sleep, no network. Long worlds in virtual time wait for the native
-# tier, which has time beside its builds. Who selects tests gets those alone, long ones included, one
-# at a time, and no C++ test; what they need of the release build they build (tests/unit/conftest.py).
+# Tests of pure cores: no root, no sleep, no network. Long worlds in virtual time run in the native
+# tier. Words of the command line select tests: then only these run, long ones included, one at a
+# time, without C++ tests. A selected test builds the native files that it needs
+# (tests/unit/conftest.py).
 unit() {
   local rc=0
   if [ $# != 0 ]; then
@@ -180,7 +181,7 @@ booted() {
   ensure_native asan
   local rc=0 tests WITHIN=(python -m lab.testrun.just_booted)
   ctest_begin asan -L clock
-  # Those of the product: how long a machine is up is nothing to documents and the lab's description.
+  # Tests of the product: documents and the lab's description do not depend on the machine's uptime.
   mapfile -t tests < <(python -m lab.testrun.clock_readers \
     tests/unit/{clocksync,compute,fabric_train,fabricd,telemetry})
   FABRIC_BUILD=release FABRIC_BUILT=release strict booted "${tests[@]}" -m "not nightly and $QUICK" \

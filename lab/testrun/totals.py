@@ -3,7 +3,7 @@
 The folder holds what the tiers left: ``*.json`` (`lab.testrun.run_report`, one for each run of
 pytest), ``*.xml`` (JUnit files of ctest, one program each a test) and ``tiers`` (one line for each
 tier: name, seconds, exit status). ``SECONDS`` and ``STATUS`` are those of the whole run. The
-slowest tests stand before the totals: who wants a shorter run begins there.
+slowest tests stand before the totals.
 """
 
 from __future__ import annotations
