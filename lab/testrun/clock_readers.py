@@ -1,9 +1,9 @@
 """Which test files read a clock: ``python -m lab.testrun.clock_readers FOLDER…``, a path a line.
 
-The tier `booted` runs only these files (lab/test.sh): the time of a pure core is a parameter, so the
-machine's uptime cannot change its result. A file counts if it imports `time` or `asyncio` or defines
-a coroutine, or if a module of ours that it imports directly does. Indirect imports do not count:
-with them nearly every file would. The nightly step `booted` runs all files.
+The tier `booted` runs only these files (lab/test.sh): the time of a pure core is a parameter, so
+the machine's uptime cannot change its result. A file counts if it imports `time` or `asyncio` or
+defines a coroutine, or if a module of ours that it imports directly does. Indirect imports do not
+count: with them nearly every file would. The nightly step `booted` runs all files.
 """
 
 from __future__ import annotations
