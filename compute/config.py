@@ -30,6 +30,7 @@ from telemetry.service.config_values import (
     Listen,
     Number,
     integer,
+    name_problem,
     number,
 )
 from telemetry.service.toml_lines import Path as Key
@@ -82,7 +83,13 @@ class PolicyTable(Table):
     """The limits of all decisions: the fields of ``compute.decide.policy.Policy``."""
 
     min_observers: Annotated[int, integer(1, 64, "(hosts)")] = 2
+    away_s: Annotated[Number, number(0.1, 3600, "(seconds)")] = 3.0
+    flaps: Annotated[int, integer(2, 64)] = 5
+    flap_window_s: Annotated[Number, number(1, 3600, "(seconds)")] = 30.0
+    deaf_s: Annotated[Number, number(1, 3600, "(seconds)")] = 10.0
+    untold_s: Annotated[Number, number(1, 3600, "(seconds)")] = 15.0
     formation_wait_s: Annotated[Number, number(0, 86_400, "(seconds)")] = 60.0
+    late_s: Annotated[Number, number(1, 86_400, "(seconds)")] = 600.0
     answer_s: Annotated[Number, number(0.1, 3600, "(seconds)")] = 30.0
     accept_s: Annotated[Number, number(0.1, 3600, "(seconds)")] = 5.0
     recovery_s: Annotated[Number, number(1, 86_400, "(seconds)")] = 120.0
@@ -95,6 +102,7 @@ class PolicyTable(Table):
     budget_most: Annotated[int, integer(0, 100_000, "(hosts)")] = 16
     rack_hosts: Annotated[int, integer(2, 100_000, "(hosts)")] = 3
     rack_window_s: Annotated[Number, number(0.1, 3600, "(seconds)")] = 2.0
+    slow_percent: Annotated[Number, number(1, 1000, "(percent)")] = 8.0
 
 
 class MaintenanceTable(Table):
@@ -173,6 +181,11 @@ class Config(Table):
         return Path(self.mode_file) if self.mode_file else Path(self.state_dir) / "mode"
 
     @property
+    def confirmed_path(self) -> Path:
+        """The hosts whose loss an operator has confirmed, until that is taken."""
+        return Path(self.state_dir) / "confirmed.json"
+
+    @property
     def drained_path(self) -> Path:
         """Where the hosts to be drained stand."""
         return Path(self.state_dir) / "drained.json"
@@ -229,6 +242,9 @@ def parse(text: str, file: str) -> Config:
 def _check(raw: dict[str, Any]) -> list[tuple[Key, str]]:
     """Checks across keys, on the raw document: whatever has a wrong shape is left to pydantic."""
     found: list[tuple[Key, str]] = []
+    name = raw.get("name", socket.gethostname())
+    if isinstance(name, str) and (problem := name_problem(name, written="name" in raw)):
+        found.append((("name",), problem))
     broker = raw.get("broker")
     if isinstance(broker, dict):
         for key, needs in (

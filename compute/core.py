@@ -37,6 +37,15 @@ class Core(Protocol):
     def undrain(self, host: str, now: float) -> None:
         """``host`` may hold ranks again."""
 
+    def confirm_lost(self, host: str, reason: str, now: float) -> str:
+        """``host`` is known to be off. Returns why that is not taken, or ""."""
+
+    def confirm_broken(self, host: str, ranks: Collection[int], reason: str, now: float) -> str:
+        """Places of ``ranks`` on ``host`` are broken. Returns why that is not taken, or ""."""
+
+    def confirm_repaired(self, host: str, now: float) -> None:
+        """Places of ranks on ``host`` that were left out may be used again."""
+
     def stop(self, stopped: bool, reason: str, now: float) -> None:
         """While ``stopped`` nothing new is done."""
 

@@ -57,6 +57,31 @@ def explain(
     }
 
 
+def explain_job(
+    name: str, jobs: Iterable[tuple[ComputeJob, float]], entries: Iterable[Entry]
+) -> Row | None:
+    """How job ``name`` is, which ranks slow it down, and what the ledger has of it; None: nothing.
+
+    ``jobs`` and ``entries`` are as those of ``explain``.
+    """
+    state, wall = next(((job, wall) for job, wall in jobs if job.job == name), (None, 0.0))
+    history = [one for one in map(_record, entries) if one["fields"].get("job") == name]
+    if state is None and not history:
+        return None
+    known = state or ComputeJob(job=name, phase="gone")
+    return {
+        "job": name,
+        "phase": known.phase,
+        "reason": known.reason,
+        "generation": known.generation,
+        "ranks": {rank: place.partition(" ")[0] for rank, place in known.ranks.items()},
+        "evidence": [one.model_dump(mode="json") for one in known.evidence],
+        "slow_ranks": [one.model_dump(mode="json") for one in known.slow_ranks],
+        "time": wall,
+        "history": history,
+    }
+
+
 def concerns(record: Row, host: str) -> bool:
     """Whether a record of the ledger is about ``host``."""
     fields = record["fields"]
@@ -87,6 +112,7 @@ def _part(job: ComputeJob, wall: float, host: str) -> Row:
         ),
         "spares": sum(place.partition(" ")[0] == host for place in job.spares),
         "evidence": evidence.model_dump(mode="json") if evidence else None,
+        "slow_ranks": [one.model_dump(mode="json") for one in job.slow_ranks if one.host == host],
         "time": wall,
     }
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from compute.core import Core
 from fabric_train.messages import documents as train
-from telemetry.broker.guard import ReplayGuard
+from telemetry.broker.guard import ReplayGuard, TooManyTopicsError
 from telemetry.messages.documents import (
     HostDocument,
     HostEvent,
@@ -25,7 +25,7 @@ from telemetry.messages.topics import Kind, Topic
 
 UNSEEN_S = 30.0
 """A host that is back at the broker has published all of its state again within this time."""
-REASONS = ("topic", "envelope", "data", "identity", "replay")
+REASONS = ("topic", "envelope", "data", "identity", "replay", "share")
 
 
 class RefusedError(Exception):
@@ -97,6 +97,8 @@ class Intake:
         try:
             if not self._guard.is_new(message):
                 return  # The broker has sent it again.
+        except TooManyTopicsError as error:
+            raise RefusedError("share", str(error)) from None
         except BadMessageError as error:
             boot, newest = message.sender.boot_id, self._boots.get(topic.owner)
             if newest is not None and boot != newest:
@@ -170,6 +172,7 @@ class Intake:
         """The retained message of a topic was taken away."""
         self._known.discard(topic)
         self._seen.discard(topic)
+        self._guard.forget(topic)
         match topic.kind:
             case Kind.HOST_DOCUMENT:
                 self._core.host_document(topic.owner, None, now)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,6 +19,7 @@ DOMAIN = b"io.fabricd.ledger.v1\x00"
 HEAD_DOMAIN = b"io.fabricd.ledger-head.v1\x00"
 GENESIS = hashlib.sha256(DOMAIN).hexdigest()
 """Takes the place of the hash before entry 1."""
+_HASH = re.compile(r"[0-9a-f]{64}\Z")
 
 
 class Signer(Protocol):
@@ -67,6 +69,11 @@ class Entry:
 def chain_hash(previous: str, line: str) -> str:
     """The hash of an entry after one with the hash ``previous``."""
     return hashlib.sha256(DOMAIN + bytes.fromhex(previous) + line.encode()).hexdigest()
+
+
+def is_hash(value: object) -> bool:
+    """Whether that is the text of a hash."""
+    return isinstance(value, str) and _HASH.match(value) is not None
 
 
 def entry_after(last: Entry | None, kind: str, fields: dict[str, Any], wall_s: float) -> Entry:
@@ -136,6 +143,11 @@ class Verification:
     entries: int
     heads: int
     wrong: tuple[str, ...] = ()
+
+    @property
+    def proved(self) -> bool:
+        """All is right, and a signed head says how far the ledger goes at least."""
+        return self.heads > 0 and not self.wrong
 
 
 def verify(entries: Iterable[Entry], heads: Sequence[Head], key: Verifier | None) -> Verification:

@@ -8,6 +8,7 @@ has come for ``QUIET_S``. (mosquitto sends them in order; other brokers may take
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 
@@ -16,6 +17,7 @@ import structlog
 from compute.intake import Intake, RefusedError
 from telemetry.broker.client import BrokerClient
 from telemetry.broker.interface import MessageFactory, NotConnectedError
+from telemetry.broker.limits import PacketTooLargeError
 from telemetry.broker.settings import BrokerSettings
 from telemetry.messages.documents import ComputeOrder, HostStatus, LedgerHead, parse
 from telemetry.messages.envelope import BadMessageError, Message, encode
@@ -80,7 +82,7 @@ class ComputeLink:
         filters.append((self._ledger.text(prefix), 1))
         self.client = BrokerClient(
             settings, client_id=f"fabric-compute.{name}", factory=factory, status=self._status,
-            subscriptions=filters, receiver=self,
+            subscriptions=filters, receiver=self, not_taken=self._not_taken,
         )  # fmt: skip
 
     def publish_head(self, head: LedgerHead) -> None:
@@ -90,14 +92,34 @@ class ComputeLink:
     async def publish_order(self, host: str, order: ComputeOrder) -> None:
         """Retain an order at the broker.
 
+        Where the broker does not take it, its fences go out alone: with what the broker holds of
+        the jobs, or without.
+
         Raises:
             NotConnectedError: whether the broker has it is not known.
-            BadMessageError: it is too large.
+            BadMessageError: it is too large for us, or for the broker.
         """
+        try:
+            await self._publish_order(host, order)
+        except PacketTooLargeError:
+            await self._publish_fences(host, order)
+            raise
+
+    async def _publish_order(self, host: str, order: ComputeOrder) -> None:
         topic = Topic(Kind.COMPUTE_ORDER, self._name, host)
         message = self._factory.make(topic, order.model_dump(mode="json"))
         await self.client.publish(topic, encode(message))
         self.ordered[host] = order
+
+    async def _publish_fences(self, host: str, order: ComputeOrder) -> None:
+        """Raises ``NotConnectedError``, or `PacketTooLargeError`: not even these fit."""
+        held = self.ordered.get(host, ComputeOrder())
+        if held.fences == order.fences:
+            return
+        with contextlib.suppress(PacketTooLargeError):
+            await self._publish_order(host, held.model_copy(update={"fences": order.fences}))
+            return
+        await self._publish_order(host, ComputeOrder(fences=order.fences))
 
     # -- Receiver -----------------------------------------------------------------------------
 
@@ -151,6 +173,11 @@ class ComputeLink:
         self._intake.refuse("envelope" if "no topic of ours" not in reason else "topic")
         self._log_refused(topic, "envelope", reason)
 
+    def _not_taken(self, topic: Topic, reason: str) -> None:
+        """A state of ours that the broker does not take; it keeps the one before, if any."""
+        self._log.error("not sent: the broker does not take it",
+                        topic=topic.text(self.prefix), reason=reason)  # fmt: skip
+
     def connection_changed(self, *, connected: bool, reason: str) -> None:
         """Begin to wait for the retained messages, or stop to decide."""
         if self._sync_task is not None:
@@ -162,6 +189,8 @@ class ComputeLink:
             self.ordered.clear()
             self.viewed.clear()
             self._log.info("connected to the broker; its retained messages are awaited")
+            if self.client.notes:
+                self._log.warning("limits of the broker", limits=" ".join(self.client.notes))
             self._sync_task = asyncio.create_task(self._sync())
         elif was or reason:
             self._log.warning("no connection to the broker: nothing is decided", reason=reason)

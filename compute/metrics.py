@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
@@ -70,6 +70,7 @@ class Figures:
     lost_steps: int = 0
     recoveries: Counter[tuple[str, str]] = field(default_factory=Counter)
     commands: Counter[str] = field(default_factory=Counter)
+    oversize_bytes: dict[str, int] = field(default_factory=dict)
 
 
 class ComputeMetrics(Collector):
@@ -128,6 +129,15 @@ class ComputeMetrics(Collector):
         for name, (text, value) in _JOB_GAUGES.items():
             values = {job: float(value(view)) for job, view in jobs.items()}
             yield _labelled(GaugeMetricFamily, name, text, "training_job", values)
+        slow = GaugeMetricFamily(
+            f"{PREFIX}_slow_rank_ratio",
+            "Own time of a rank that is slow, over the median of its job's ranks.",
+            labels=["training_job", "rank", "host"],
+        )
+        for job, view in jobs.items():
+            for one in view.state.slow_ranks:
+                slow.add_metric([job, str(one.rank), one.host], one.ratio)
+        yield slow
 
     def _totals(self) -> Iterator[Metric]:
         figures = self._figures
@@ -167,6 +177,11 @@ class ComputeMetrics(Collector):
         yield _labelled(
             CounterMetricFamily, "exec_runs", "Runs of the site's command.", "result",
             figures.commands,
+        )  # fmt: skip
+        yield _labelled(
+            GaugeMetricFamily, "oversize_state_bytes",
+            "Size of a state that is not sent, for the broker does not take it.", "kind",
+            figures.oversize_bytes,
         )  # fmt: skip
         yield _gauge("ledger_entries", "Entries of the ledger.", figures.ledger_entries)
         yield _gauge(
@@ -226,7 +241,7 @@ def _labelled(
     name: str,
     text: str,
     label: str,
-    values: Counter[str] | dict[str, float],
+    values: Mapping[str, float],
 ) -> Metric:
     metric = family(f"{PREFIX}_{name}", text, labels=[label])
     for value, number in sorted(values.items()):

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 from compute.core import Mode
 from telemetry.service import durable
@@ -93,3 +94,67 @@ def is_host(name: object) -> bool:
 def write_drained(path: Path, drained: dict[str, str]) -> None:
     """Replace the hosts to be drained, durably. Raises ``OSError``."""
     durable.replace_text(path, json.dumps(drained, indent=1, sort_keys=True) + "\n")
+
+
+CONFIRMED_S = 600.0
+"""What is confirmed is of the host as it was then: older words are dropped."""
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """What an operator knows of a host. ``at``: seconds since 1970 when that was said."""
+
+    what: Literal["lost", "repaired", "broken"]
+    at: float
+    reason: str = ""
+    ranks: tuple[int, ...] = ()
+    """Of a host that is broken for these ranks alone."""
+
+
+def read_confirmed(path: Path) -> dict[str, Confirmed]:
+    """Host → what an operator knows of it, as far as it is not taken yet.
+
+    Raises:
+        ValueError: the file makes no sense.
+        OSError: it cannot be read.
+    """
+    content = durable.read(path, DRAINED_BYTES)
+    if content is None:
+        return {}
+    try:
+        data = json.loads(content)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(data, dict):
+        raise ValueError("not a JSON object of hosts")
+    found = {}
+    for host, said in data.items():
+        match said:
+            case {
+                "what": "lost" | "repaired" as what, "at": float() | int() as at,
+                "reason": str(reason),
+            } if is_host(host) and _is_time(at):  # fmt: skip
+                found[host] = Confirmed(what, float(at), reason[:500])
+            case {
+                "what": "broken", "at": float() | int() as at, "reason": str(reason),
+                "ranks": [_, *_] as ranks,
+            } if is_host(host) and _is_time(at) and all(map(_is_rank, ranks)):  # fmt: skip
+                found[host] = Confirmed("broken", float(at), reason[:500], tuple(ranks))
+            case _:
+                raise ValueError(f"{host!r:.80}: {said!r:.80}; expected what, at and reason")
+    return found
+
+
+def _is_time(value: float) -> bool:
+    """Whether it can be seconds since 1970: a JSON number may be NaN, or of any size."""
+    return not isinstance(value, bool) and 0 <= value < 1 << 40
+
+
+def _is_rank(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def write_confirmed(path: Path, confirmed: dict[str, Confirmed]) -> None:
+    """Replace what is confirmed and not taken yet, durably. Raises ``OSError``."""
+    data = {host: asdict(one) for host, one in confirmed.items()}
+    durable.replace_text(path, json.dumps(data, indent=1, sort_keys=True) + "\n")

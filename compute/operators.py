@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,15 @@ import structlog
 
 from compute.config import Config
 from compute.core import Core, Mode
-from compute.operator_files import read_drained, read_mode, read_stop
+from compute.intake import UNSEEN_S
+from compute.operator_files import (
+    CONFIRMED_S,
+    read_confirmed,
+    read_drained,
+    read_mode,
+    read_stop,
+    write_confirmed,
+)
 from telemetry.messages.documents import Stop
 
 
@@ -24,9 +32,20 @@ class OperatorWatch:
     """
 
     def __init__(
-        self, config: Config, core: Core, note: Callable[[str, dict[str, Any]], None]
+        self,
+        config: Config,
+        core: Core,
+        note: Callable[[str, dict[str, Any]], None],
+        hosts: Callable[[], Collection[str]] = tuple,
     ) -> None:
-        """``note`` records what an operator did: (kind, fields)."""
+        """Nothing is read yet.
+
+        Args:
+            config: names the files.
+            core: is told what they say.
+            note: records what an operator did: (kind, fields).
+            hosts: the hosts that the broker knows of, as far as it has said yet.
+        """
         self.mode: Mode = "observe"
         self.stopped = False
         self._config, self._core, self._note = config, core, note
@@ -35,18 +54,40 @@ class OperatorWatch:
         self._maintenance: tuple[str, ...] = ()
         self._drained: dict[str, str] = {}
         self._problems: dict[str, str] = {}
+        self._hosts = hosts
+        self._hosts_since: float | None = None
+        """Since when the broker has named hosts; None: it has named none."""
         self._log = structlog.get_logger()
 
     def look(self, now: float, wall: datetime) -> None:
         """Look at the files. ``now``: monotonic seconds; ``wall`` has a zone."""
         self._look_at_mode(now)
         self._look_at_drained(now)
+        self._take_confirmed(now, wall)
         hosts = self._config.in_maintenance(wall)
         if hosts != self._maintenance:
             self._maintenance = hosts
             self._core.set_maintenance(hosts, now)
             self._note("maintenance", {"hosts": list(hosts)})
         self._file_stop = read_stop(Path(self._config.stop_file))
+        self._name_unknown(now)
+
+    def _name_unknown(self, now: float) -> None:
+        """Say which hosts an operator named that there are not: a slip drains nobody, for good."""
+        hosts = self._hosts()
+        if not hosts or self._hosts_since is None:
+            self._hosts_since = now if hosts else None
+            return
+        if now - self._hosts_since < UNSEEN_S:
+            return  # the broker may not have sent all of them yet
+        to = {host for host in self._drained.values() if host}
+        for what, named in (
+            ("drained", {*self._drained}), ("to take over", to),
+            ("in maintenance", {*self._maintenance}),
+        ):  # fmt: skip
+            unknown = ", ".join(sorted(named - set(hosts)))
+            text = "an operator named hosts that the broker does not know"
+            self._complain(f"hosts {what}", unknown and f"{what}: {unknown}", text)
 
     def apply_stop(self, message: Stop, now: float) -> bool:
         """Stop, or go on, by file and message. Returns whether that has changed."""
@@ -85,6 +126,40 @@ class OperatorWatch:
             self._core.drain(host, now, to=to)
             self._note("drain", {"host": host, "to": to})
         self._drained = drained
+
+    def _take_confirmed(self, now: float, wall: datetime) -> None:
+        """Each confirmed loss counts once, for the agents that are known of the host then."""
+        path = self._config.confirmed_path
+        try:
+            confirmed = read_confirmed(path)
+        except (OSError, ValueError) as error:
+            self._complain("confirmed", f"{path}: {error}", "confirmed losses cannot be read")
+            return
+        waiting = {}
+        for host, said in confirmed.items():
+            problem = ""
+            if said.what == "repaired":
+                self._core.confirm_repaired(host, now)
+            elif said.what == "broken":
+                problem = self._core.confirm_broken(host, said.ranks, said.reason, now)
+            else:
+                problem = self._core.confirm_lost(host, said.reason, now)
+            age = wall.timestamp() - said.at
+            if problem and abs(age) <= CONFIRMED_S:
+                waiting[host] = said
+                text = f"what is confirmed of a host is not taken yet: {said.what}"
+                self._complain(f"confirmed {host}", problem, text)
+                continue
+            problem = problem and f"{problem}; {age:.0f} s old, and dropped"
+            fields: dict[str, Any] = {"host": host, "reason": said.reason, "problem": problem}
+            if said.what == "broken":
+                fields["ranks"] = list(said.ranks)
+            self._note(f"confirm_{said.what}", fields)
+        if waiting != confirmed:
+            try:
+                write_confirmed(path, waiting)
+            except OSError as error:
+                self._complain("confirmed", f"{path}: {error.strerror}", "it stays in the file")
 
     def _complain(self, what: str, problem: str, text: str) -> None:
         """Log a problem with a file once."""

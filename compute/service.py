@@ -122,7 +122,9 @@ class Service:
         self._swept = True
         self._synced_at = 0.0
         self._observed_at = -math.inf
-        self._operators = OperatorWatch(config, core, self._note)
+        self._operators = OperatorWatch(
+            config, core, self._note, lambda: self._intake.statuses.keys()
+        )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop``. Raises ``StoreError`` when the store cannot be read."""
@@ -173,6 +175,7 @@ class Service:
                 await self._carry_out()
             self.figures.connected = self._link.complete
             self.figures.superseded = self._link.client.superseded
+            self.figures.oversize_bytes = self._link.client.oversize_bytes
             self.figures.ledger_entries = self._store.last.number if self._store.last else 0
             self.figures.cycle_at = time.monotonic()
             self._notifier.watchdog()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compute.ledger import Entry, Head, entry_after
+from compute.ledger import Entry, Head, entry_after, is_hash
 from telemetry.messages.documents import ComputeJob, Fence, parse
 from telemetry.messages.envelope import BadMessageError
 
@@ -72,6 +72,11 @@ class Store:
         try:
             self._prepare(read_only=read_only)
             self._last = self._newest_entry()
+            if not read_only and self._last is not None and not is_hash(self._last.hash):
+                raise StoreError(
+                    f"{path}: nothing can follow entry {self._last.number} of the ledger, for its "
+                    "hash is none; fabric-compute ledger verify names the first wrong entry"
+                )
         except (sqlite3.Error, ValueError) as error:
             self._db.close()
             raise StoreError(f"{path}: {error}") from None

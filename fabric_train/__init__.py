@@ -19,11 +19,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fabric_train.state.checkpoint import Checkpoint, CheckpointRefusedError, newest_checkpoint
+from fabric_train.state.full_disk import CheckpointFullError
 
 if TYPE_CHECKING:
     from fabric_train.rank.job import Job
 
-__all__ = ["Checkpoint", "CheckpointRefusedError", "join", "newest_checkpoint"]
+__all__ = [
+    "Checkpoint", "CheckpointFullError", "CheckpointRefusedError", "join", "newest_checkpoint",
+]  # fmt: skip
 
 
 def join() -> Job:

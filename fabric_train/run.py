@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from fabric_train.agent.interrupts import kept_from_ranks
 from fabric_train.agent.processes import python
 from fabric_train.agent.run_directory import run_directory
 from fabric_train.agent.standalone import Agent
@@ -102,7 +103,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _report(line: str) -> None:
-    sys.stderr.write(f"fabric-run: {line}\n")
+    # Reasons are other hosts' words: they do not act on a terminal.
+    sys.stderr.write(f"fabric-run: {''.join(one if one.isprintable() else '?' for one in line)}\n")
 
 
 class _Announcer:
@@ -176,9 +178,13 @@ def _node_rank(given: int | None) -> int | None:
 
 async def _run(agent: Agent | HostAgent) -> str | None:
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, agent.stop, f"ended by {number.name}")
-    return await agent.run()
+    loop.add_signal_handler(signal.SIGTERM, agent.stop, "ended by SIGTERM")
+
+    def interrupt() -> None:
+        loop.call_soon_threadsafe(agent.stop, "ended by SIGINT")
+
+    with kept_from_ranks(interrupt):
+        return await agent.run()
 
 
 if __name__ == "__main__":

@@ -404,6 +404,8 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     logs.setup(style=options.log_format, level=options.log_level)
     os.umask(0o022)
+    for altname, kernel in loaded.altnames:
+        structlog.get_logger().info("altname of a link", link=kernel, configured=altname)
     source = ConfigSource(
         options.config, loaded.config, files=list(loaded.files), peers_file=loaded.peers_file
     )

@@ -6,7 +6,7 @@ transitions; `plan` says what the steer page should hold. ``now`` is CLOCK_MONOT
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from fabricd.state.model import BYE, OUT, Link, Path
 from fabricd.state.rdma_rails import RdmaRails
 from fabricd.state.rules import damping_rules, hold_rules
 from fabricd.steer import inputs
+from fabricd.steer.exceptions import ExceptionLimiter
 from fabricd.steer.policy import Plan
 from telemetry.events import LinkState
 
@@ -74,7 +75,7 @@ class Engine:
         self.max_probe_share = 0.5
         self.predict = config.predict
         self.overrides = EffectiveOverrides()
-        self.rdma = RdmaRails()
+        self.rdma, self.exceptions = RdmaRails(), ExceptionLimiter()
         self.silent_hosts: frozenset[str] = frozenset()
         self.congested: Mapping[int, str] = {}
         """Link index → what probes would say against it if its payload did not move."""
@@ -96,14 +97,14 @@ class Engine:
             rdma: indices of the links where RDMA is probed too, in the prober's order.
         """
         damping, hold = damping_rules(config), hold_rules(config)
-        self._failure_detector.rules = Rules(
-            config.probe.misses, config.probe.link_interval_ms * 1_000_000
-        )
+        interval_ns = config.probe.link_interval_ms * 1_000_000
+        self._failure_detector.rules = Rules(config.probe.misses, interval_ns)
         self._failure_detector.reset()
         self.progress.configure([table.netdev for table in config.links])
         self._judged = Verdict()
         self._blamed = frozenset()
         self.max_probe_share = config.steer.max_probe_share
+        self.exceptions.configure(damping.window_ns, damping.max_transitions)
         self.predict = config.predict
         old_links = {link.netdev: link for link in self.links}
         old_paths = {path.key: path for path in self.paths}
@@ -163,12 +164,14 @@ class Engine:
         for path in self.paths:
             path.worse = paths.get(path.index, "")
 
-    def report_unseen(self, links: Mapping[int, str], paths: Mapping[int, str]) -> None:
-        """Links and paths (index → why) never heard though peers probe them; the rest is fine."""
+    def report_peers(
+        self, links: Mapping[int, str], paths: Mapping[int, str], dark: Container[int]
+    ) -> None:
+        """What peers say: probed and never heard (index → why); no carrier at a path's end."""
         for link in self.links:
             link.unseen = links.get(link.index, "")
         for path in self.paths:
-            path.unseen = paths.get(path.index, "")
+            path.unseen, path.peer_dark = paths.get(path.index, ""), path.index in dark
 
     def report_mtu(self, links: Mapping[str, str], paths: Mapping[int, str]) -> bool:
         """MTU black holes by netdev and by path; returns whether any began or ended."""
@@ -264,8 +267,10 @@ class Engine:
         out.changes += self.rdma.evaluate(
             said, views or (), rdma, self.overrides, now, self.max_probe_share
         )
-        everything = [x.health for x in self.links] + [x.health for x in self.paths]
-        due = [again, self.rdma.due_at(), *(health.due_at() for health in everything)]
+        share = self.max_probe_share
+        calm = inputs.limit(self.exceptions, self.links, self.paths, self.rdma, share, now)
+        due = [again, calm, self.rdma.due_at()]
+        due += [x.health.due_at() for x in self.links] + [p.health.due_at() for p in self.paths]
         out.due_at = min((t for t in due if t is not None), default=None)
         return out
 
@@ -274,7 +279,7 @@ class Engine:
         return inputs.plan(
             self.links, self.paths, self.rdma,
             drained=self.overrides.drained, share=self.share, degraded=self.degraded,
-            max_probe_share=self.max_probe_share,
+            max_probe_share=self.max_probe_share, refused=self.exceptions.refused,
         )  # fmt: skip
 
     def share(self, link: Link) -> float:

@@ -23,6 +23,10 @@ def _refused(snapshot: HostSnapshot) -> Labelled:
     return {} if snapshot.broker is None else snapshot.broker.refused
 
 
+def _oversize(snapshot: HostSnapshot) -> Labelled:
+    return {} if snapshot.broker is None else snapshot.broker.oversize_bytes
+
+
 BROKER_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
     _broker("connected", "gauge", "1 while the broker is connected.", lambda b: int(b.connected)),
     _broker(
@@ -54,6 +58,19 @@ BROKER_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
         "counter",
         "Messages that the broker refused, as by its access list (MQTT 5 says so).",
         lambda b: b.rejected,
+    ),
+    _broker(
+        "packet_limit_bytes",
+        "gauge",
+        "Largest packet that the broker takes, as it announced or as was found out.",
+        lambda b: b.packet_limit_bytes,
+    ),
+    host_metric(
+        "broker_oversize_state_bytes",
+        "gauge",
+        "Size of a state that is not sent, for the broker does not take it; by kind of message.",
+        _oversize,
+        "kind",
     ),
     host_metric(
         "broker_refused_messages_total",

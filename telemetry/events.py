@@ -94,6 +94,8 @@ class EventKind(StrEnum):
     """A job of this host runs a new generation, is held, has ended or failed; ``data['phase']``."""
     MIGRATION = "migration"
     """Ranks of a job of this host were taken over, or the job failed; ``data['outcome']``."""
+    SLOW_RANK = "slow_rank"
+    """A rank of a job of this host is slower than the others, or no longer; ``data['named']``."""
     DAEMON = "daemon"
     """Start, stop, reload, refused input."""
 

@@ -64,7 +64,7 @@ class JobTotals:
         self._last: dict[Key, _Process] = {}
         self._gauges: dict[str, tuple[int, int]] = {}
         self._alive = 0
-        self._following = 0
+        self._following = self._foreign = 0
         self.refused = 0
 
     def configure(self, netdevs: Iterable[str]) -> None:
@@ -86,7 +86,7 @@ class JobTotals:
     def steps(self, pages: Iterable[ProcessPage], now_ns: int) -> Iterator[None]:
         """As `update`, a page at a step: between two the caller may do something else."""
         gauges: dict[str, list[int]] = {netdev: [0, 0] for netdev in self._totals}
-        running = following = 0
+        running = following = foreign = 0
         for process in pages:
             page = process.page
             last = self._last.setdefault((process.uid, *page.key), _Process())
@@ -97,6 +97,7 @@ class JobTotals:
                 running += 1
                 following += page.steer_present
             for rail in page.rails:
+                foreign += process.alive and rail.netdev not in self._netdevs
                 if rail.netdev not in gauges:
                     continue  # not counted, or only since this look began: the next one has it
                 before = last.rails.setdefault(rail.netdev, {})
@@ -105,7 +106,7 @@ class JobTotals:
                     gauges[rail.netdev][0] += min(rail.in_flight_bytes, MAX_STEP)
                     gauges[rail.netdev][1] += rail.dead_paths
             yield
-        self._alive, self._following = running, following
+        self._alive, self._following, self._foreign = running, following, foreign
         self._gauges = {netdev: (flight, dead) for netdev, (flight, dead) in gauges.items()}
         self._last = {
             key: last for key, last in self._last.items() if now_ns - last.seen_ns < FORGET_NS
@@ -131,7 +132,10 @@ class JobTotals:
     def plugin(self) -> PluginSnapshot:
         """The figures that belong to no rail."""
         return PluginSnapshot(
-            processes=self._alive, following_steer=self._following, **self._page_totals
+            processes=self._alive,
+            following_steer=self._following,
+            foreign_rails=self._foreign,
+            **self._page_totals,
         )
 
     def to_state(self) -> dict[str, Any]:

@@ -135,6 +135,12 @@ LINK_METRICS: tuple[MetricSpec[LinkSnapshot], ...] = (
         "state",
     ),
     _link(
+        "interface_present",
+        "gauge",
+        "1 while the host has an interface of that name.",
+        lambda s: None if s.present is None else int(s.present),
+    ),
+    _link(
         "mtu_black_hole",
         "gauge",
         "1 while packets of the link's MTU do not arrive, and small ones do.",

@@ -19,6 +19,12 @@ PLUGIN_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
         lambda s: s.plugin.following_steer,
     ),
     host_metric(
+        "plugin_foreign_rails",
+        "gauge",
+        "Rails of these that no link of this host is called by: neither counted nor steered.",
+        lambda s: s.plugin.foreign_rails,
+    ),
+    host_metric(
         "plugin_errors_total",
         "counter",
         "Errors that plugins returned to NCCL.",

@@ -121,6 +121,8 @@ class LinkSnapshot:
     """Direction → median queueing of probes in the last second; empty: not known."""
     slow: bool | None = None
     """Slower than its siblings for the same job; None: nothing to compare."""
+    present: bool | None = None
+    """The host has an interface of that name; None: not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +225,8 @@ class PluginSnapshot:
     steer_rejected: int = 0
     following_steer: int = 0
     """Processes alive that follow a fresh steer page."""
+    foreign_rails: int = 0
+    """Rails of processes alive that no link of this host is called by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +313,11 @@ class BrokerSnapshot:
     outbox_dropped: int = 0
     rejected: int = 0
     """By the broker."""
+    packet_limit_bytes: int | None = None
+    """Maximum Packet Size that the broker announced, or the largest that a broker that ended
+    connections took; None: neither."""
+    oversize_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Kind of message → size of the largest state that the broker does not take."""
     refused: Mapping[str, int] = field(default_factory=dict)
     """By us, by reason (a small fixed set)."""
     jobs: int = 0

@@ -18,6 +18,7 @@ while one writes it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 import threading
@@ -28,7 +29,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from telemetry.events import Event, EventKind, LinkState
+from telemetry.events import Event, EventKind
+from telemetry.timeline_retention import DAY_NS, AgeLimit
+from telemetry.timeline_rows import COLUMNS, INSERT, event_of, marks, row_of
 from telemetry.timeline_schema import (
     TimelineError,
     TimelineUnusable,
@@ -38,18 +41,11 @@ from telemetry.timeline_schema import (
     quarantine,
 )
 
-__all__ = ["PruneResult", "Retention", "Timeline", "TimelineError", "boot_id"]
+__all__ = ["DAY_NS", "PruneResult", "Retention", "Timeline", "TimelineError", "boot_id"]
 
-_COLUMNS = (
-    "host, boot_id, seq, kind, wall_ns, mono_ns, link, rail, peer, from_state, to_state, reason,"
-    " count, data"
-)
-_INSERT = (
-    f"INSERT INTO events ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)"  # noqa: S608
-    " ON CONFLICT (host, boot_id, seq) DO NOTHING"
-)
 _PRUNE_BATCH = 500
-DAY_NS = 86_400 * 10**9
+_IDENTITY = "identity"
+_MOST_NAMES = 16
 T = TypeVar("T")
 
 
@@ -67,6 +63,8 @@ class PruneResult:
 
     by_age: int = 0
     by_size: int = 0
+    kept: str = ""
+    """Why rows of earlier boots stayed though the wall clock says that they are old."""
 
 
 def boot_id() -> str:
@@ -109,10 +107,15 @@ class Timeline:
         self.retention = retention or Retention()
         self.quarantined: list[Path] = []
         """Files renamed aside by this object, oldest first."""
+        self.own_hosts: tuple[str, ...] = ()
+        """The names that the host of this file has had, oldest first. A host may begin as
+        ``localhost`` and get its name later: its totals stay its own."""
+        self._age = AgeLimit()
         self._synchronous = synchronous
         self._read_only = read_only
         self._lock = threading.RLock()
         self._db = self._open()
+        self._identify()
 
     # -- writing ----------------------------------------------------------------------------
 
@@ -148,23 +151,32 @@ class Timeline:
 
         self._write(put)
 
-    def prune(self, now_wall_ns: int, retention: Retention | None = None) -> PruneResult:
+    def prune(
+        self,
+        now_wall_ns: int,
+        retention: Retention | None = None,
+        *,
+        now_mono_ns: int | None = None,
+    ) -> PruneResult:
         """Apply the retention; flap totals, sequence numbers and state documents stay.
 
         Deletes in short transactions, oldest first, and gives freed pages back to the file system.
-        ``retention``: another one from now on.
+        What is old is said by `telemetry.timeline_retention`; the size limits all rows.
+
+        Args:
+            now_wall_ns: CLOCK_REALTIME ns.
+            retention: another one from now on.
+            now_mono_ns: CLOCK_MONOTONIC ns; None: now.
 
         Raises:
             TimelineError: as `append`; what was deleted so far stays deleted.
         """
         self.retention = retention or self.retention
-        limit = now_wall_ns - int(self.retention.days * DAY_NS)
-        by_age = by_size = 0
-        while True:
-            gone = self._write(lambda: self._delete("WHERE wall_ns < ?", (limit,)))
-            by_age += gone
-            if gone < _PRUNE_BATCH:
-                break
+        mono_ns = time.monotonic_ns() if now_mono_ns is None else now_mono_ns
+        age_ns = int(self.retention.days * DAY_NS)
+        old = self._age.old_rows(self._read, self.boot, now_wall_ns, mono_ns, age_ns)
+        by_age = sum(self._delete_all(f"WHERE {where}", values) for where, values in old.conditions)
+        by_size = 0
         maximum = int(self.retention.max_mb * 1e6)
         if self.size_bytes() > maximum:
             # Down to 90 %, so that not every append is followed by a deletion.
@@ -176,7 +188,7 @@ class Timeline:
                     break
         if by_age or by_size:
             self._vacuum()
-        return PruneResult(by_age=by_age, by_size=by_size)
+        return PruneResult(by_age, by_size, old.kept)
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -219,10 +231,10 @@ class Timeline:
             wanted.append(("host = ?", host))
         where = " AND ".join(clause for clause, _ in wanted) or "1"
         rows = self._read(
-            f"SELECT {_COLUMNS} FROM events WHERE {where} ORDER BY id DESC LIMIT ?",  # noqa: S608
+            f"SELECT {COLUMNS} FROM events WHERE {where} ORDER BY id DESC LIMIT ?",  # noqa: S608
             (*(value for _, value in wanted), -1 if limit is None else limit),
         )
-        return [_event(row) for row in reversed(rows)]
+        return [event_of(row) for row in reversed(rows)]
 
     def cursor(self) -> int:
         """A position after the newest row, for `read_after`."""
@@ -231,10 +243,10 @@ class Timeline:
     def read_after(self, cursor: int, *, limit: int = 1000) -> tuple[list[Event], int]:
         """At most ``limit`` events stored after the cursor, oldest first, and the new cursor."""
         rows = self._read(
-            f"SELECT {_COLUMNS}, id FROM events WHERE id > ? ORDER BY id LIMIT ?",  # noqa: S608
+            f"SELECT {COLUMNS}, id FROM events WHERE id > ? ORDER BY id LIMIT ?",  # noqa: S608
             (cursor, limit),
         )
-        return [_event(row) for row in rows], int(rows[-1][-1]) if rows else cursor
+        return [event_of(row) for row in rows], int(rows[-1][-1]) if rows else cursor
 
     def follow(
         self,
@@ -258,15 +270,31 @@ class Timeline:
                 time.sleep(poll_s)
 
     def flap_total(self, link: str, *, host: str | None = None) -> int:
-        """Carrier losses of a link ever stored, whatever retention has deleted since."""
-        rows = self._read(
-            "SELECT total FROM flap_totals WHERE host=? AND link=?", (host or self.host, link)
-        )
-        return int(rows[0][0]) if rows else 0
+        """Carrier losses of a link ever stored, whatever retention has deleted since.
+
+        ``host``: under that name alone; None: of this file's host, whatever it was called.
+        """
+        return self._totals((host,) if host else self.own_hosts).get(link, 0)
 
     def flap_totals(self) -> dict[str, int]:
-        """The same for every link of this host: interface name → carrier losses."""
-        rows = self._read("SELECT link, total FROM flap_totals WHERE host=?", (self.host,))
+        """The same for every link of this file's host: interface name → carrier losses."""
+        return self._totals(self.own_hosts)
+
+    def last_flap(self, link: str, boot: str) -> Event | None:
+        """The newest FLAP row of a link of this file's host in one boot; None: there is none."""
+        rows = self._read(
+            f"SELECT {COLUMNS} FROM events WHERE link=? AND kind=? AND boot_id=?"  # noqa: S608
+            f" AND host IN ({marks(self.own_hosts)}) ORDER BY id DESC LIMIT 1",
+            (link, EventKind.FLAP.value, boot, *self.own_hosts),
+        )
+        return event_of(rows[0]) if rows else None
+
+    def _totals(self, hosts: Sequence[str]) -> dict[str, int]:
+        rows = self._read(
+            f"SELECT link, sum(total) FROM flap_totals WHERE host IN ({marks(hosts)})"  # noqa: S608
+            " GROUP BY link",
+            tuple(hosts),
+        )
         return {str(link): int(total) for link, total in rows}
 
     def get_state(self, key: str) -> Any:  # noqa: ANN401 - a JSON document
@@ -275,8 +303,8 @@ class Timeline:
         return json.loads(rows[0][0]) if rows else None
 
     def states(self) -> dict[str, Any]:
-        """All state documents by key."""
-        rows = self._read("SELECT key, value FROM state ORDER BY key", ())
+        """All state documents of the daemon by key."""
+        rows = self._read("SELECT key, value FROM state WHERE key!=? ORDER BY key", (_IDENTITY,))
         return {str(key): json.loads(value) for key, value in rows}
 
     def size_bytes(self) -> int:
@@ -317,11 +345,30 @@ class Timeline:
                 raise TimelineError(f"{self.path}: {error}") from error
             return self._begin_anew(str(error))
 
+    def _identify(self) -> None:
+        """Whose file it is: by the names stored in it, and the one of now.
+
+        A file of before that was stored has rows of its own host only.
+        """
+        document = self.get_state(_IDENTITY)
+        known = document.get("hosts") if isinstance(document, dict) else None
+        if not isinstance(known, list):
+            known = [row[0] for row in self._read("SELECT DISTINCT host FROM flap_totals", ())]
+        names = [str(name) for name in known]
+        if self.host and self.host not in names:
+            names.append(self.host)
+        self.own_hosts = tuple(names[-_MOST_NAMES:])
+        if self._read_only or not self.host or known == list(self.own_hosts) != []:
+            return
+        with contextlib.suppress(TimelineError):  # A full disk: it is stored another time.
+            self.set_state(_IDENTITY, {"hosts": list(self.own_hosts)})
+
     def _begin_anew(self, why: str) -> sqlite3.Connection:
         """Rename the unusable file aside, begin a new one whose first row tells."""
         aside = quarantine(self.path)
         self.quarantined.append(aside)
         self._db = prepare(self.path, synchronous=self._synchronous)
+        self._identify()
         self._write(
             lambda: self._append(
                 [
@@ -381,7 +428,7 @@ class Timeline:
                 next_seq[key] = int(row[0]) if row else 1
             if named.seq is None:
                 named = replace(named, seq=next_seq[key])
-            stored = self._db.execute(_INSERT, _row(named)).rowcount == 1
+            stored = self._db.execute(INSERT, row_of(named)).rowcount == 1
             if named.seq is not None and named.seq >= next_seq[key]:
                 next_seq[key] = named.seq + 1
             if stored and named.kind is EventKind.FLAP:
@@ -399,6 +446,15 @@ class Timeline:
         )
         return out
 
+    def _delete_all(self, where: str, values: tuple[object, ...]) -> int:
+        """In short transactions; returns how many went."""
+        deleted = 0
+        while True:
+            gone = self._write(lambda: self._delete(where, values))
+            deleted += gone
+            if gone < _PRUNE_BATCH:
+                return deleted
+
     def _delete(self, where: str, values: tuple[object, ...]) -> int:
         oldest = f"SELECT id FROM events {where} ORDER BY id LIMIT {_PRUNE_BATCH}"  # noqa: S608
         return self._db.execute(f"DELETE FROM events WHERE id IN ({oldest})", values).rowcount  # noqa: S608
@@ -406,41 +462,3 @@ class Timeline:
     def _vacuum(self) -> None:
         self._read("PRAGMA incremental_vacuum", ())
         self._read("PRAGMA wal_checkpoint(PASSIVE)", ())
-
-
-def _row(event: Event) -> tuple[object, ...]:
-    return (
-        event.host,
-        event.boot_id,
-        event.seq,
-        event.kind.value,
-        event.wall_ns,
-        event.mono_ns,
-        event.link,
-        event.rail,
-        event.peer,
-        None if event.from_state is None else int(event.from_state),
-        None if event.to_state is None else int(event.to_state),
-        event.reason,
-        event.count,
-        json.dumps(event.data, separators=(",", ":")) if event.data else "",
-    )
-
-
-def _event(row: tuple[Any, ...]) -> Event:
-    return Event(
-        host=row[0],
-        boot_id=row[1],
-        seq=row[2],
-        kind=EventKind(row[3]),
-        wall_ns=row[4],
-        mono_ns=row[5],
-        link=row[6],
-        rail=row[7],
-        peer=row[8],
-        from_state=None if row[9] is None else LinkState(row[9]),
-        to_state=None if row[10] is None else LinkState(row[10]),
-        reason=row[11],
-        count=row[12],
-        data=json.loads(row[13]) if row[13] else {},
-    )

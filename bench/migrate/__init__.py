@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from bench.migrate import backend, hosts, kills, peers, planned, scale, steady
+from bench.migrate import backend, hosts, kills, mix, peers, planned, scale, steady
 from bench.report import Row
 
 PARTS: Mapping[str, Callable[..., list[Row]]] = {
@@ -15,7 +15,9 @@ PARTS: Mapping[str, Callable[..., list[Row]]] = {
     "crash": kills.crashes,
     "steady": steady.steady,
     "frozen": hosts.frozen_hosts,
+    "broker": hosts.frozen_without_broker,
     "planned": planned.planned,
+    "mix": mix.mix,
     "backend": backend.backend,
     "peers": peers.peers,
     "scale": scale.scale,
@@ -27,7 +29,9 @@ MINUTES: Mapping[str, float] = {
     "crash": 4,
     "steady": 5,
     "frozen": 8,
+    "broker": 8,
     "planned": 5,
+    "mix": 25,
     "backend": 2,
     "peers": 6,
     "scale": 5,

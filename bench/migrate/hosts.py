@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.migrate import takeovers
-from bench.migrate.jobs import LOOPS, RANKS, Job, run_job, standalone
+from bench.migrate.jobs import LOOPS, RANKS, Job, arguments, run_job, standalone
 from bench.migrate.kills import Measured, measure
 from bench.migrate.takeovers import Fault
 from bench.report import Row
@@ -29,10 +29,11 @@ from lab.node import Node
 from lab.services.management import Management, TrainingJob
 from lab.topology import Topology
 
-HOSTS = RANKS + 1
 WHERE = "4 hosts and a spare, 52 MB of state, gloo, two cores for everything"
 _REVIVE_S = 120.0
 _FROZEN_S = 2.5
+_AWAY_S = 1.0, 12.0
+_TAKEOVER_S = 15.0
 
 
 class LabJob(Job):
@@ -45,12 +46,14 @@ class LabJob(Job):
         management: Management,
         steps: int,
         env: Mapping[str, str],
+        hashed: Sequence[int] = (),
+        spares: int = 1,
     ) -> None:
         self.cluster, self.management = cluster, management
         # fmt: off
         self.training = TrainingJob(
-            cluster, LOOPS / "protected.py", [str(directory), str(steps)],
-            nodes=RANKS, spares=1, options=["--standby", "0"], env=env,
+            cluster, LOOPS / "protected.py", arguments(directory, steps, hashed),
+            nodes=RANKS, spares=spares, options=["--standby", "0"], env=env,
         )
         # fmt: on
         self.revivals: list[threading.Thread] = []
@@ -71,20 +74,33 @@ class LabJob(Job):
 
 
 @contextmanager
-def lab_job(*, steps: int, env: Mapping[str, str]) -> Iterator[Job]:
-    """Start lab and job, with ``env`` besides; all of it is removed at the end."""
+def lab_job(
+    *,
+    steps: int,
+    env: Mapping[str, str],
+    kind: type[LabJob] = LabJob,
+    hashed: Sequence[int] = (),
+    spares: int = 1,
+    policy: Mapping[str, float] | None = None,
+) -> Iterator[LabJob]:
+    """Start lab and job, with ``env`` besides; all of it is removed at the end.
+
+    ``hashed``: as of `jobs.standalone`. ``policy``: limits of fabric-compute that are not the
+    lab's.
+    """
     topology = Topology(
-        name=f"bench-{os.getpid()}", hosts=HOSTS, rails=2, rate_bps=1_000_000_000, management=True
-    )
+        name=f"bench-{os.getpid()}", hosts=RANKS + spares, rails=2, rate_bps=1_000_000_000,
+        management=True,
+    )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="bench-migrate-") as name:
         directory = Path(name)
         Control(directory)
         with Cluster(topology=topology) as cluster:
             management = Management(cluster)
             management.start_broker()
-            management.start_compute()
+            management.start_compute(policy=policy or {})
             cluster.start_daemons(mode="migrate", broker=management.broker_table)
-            job = LabJob(directory, cluster, management, steps, env)
+            job = kind(directory, cluster, management, steps, env, hashed, spares)
             yield job
             for thread in job.revivals:
                 thread.join()
@@ -99,7 +115,7 @@ def start(
     return run_job(standalone(steps, spares=0, hashed=hashed))
 
 
-def freeze(job: Job, pid: int, _random: random.Random) -> Fault:
+def freeze(job: Job, pid: int, _random: random.Random, *, frozen_s: float = _FROZEN_S) -> Fault:
     """Stop all processes of the host; they go on later, when the rank is another's."""
     assert isinstance(job, LabJob)
     page = read_page(job.directory, pid)
@@ -111,7 +127,7 @@ def freeze(job: Job, pid: int, _random: random.Random) -> Fault:
     frozen.start()
 
     def revive() -> None:
-        time.sleep(_FROZEN_S)
+        time.sleep(frozen_s)
         job.cluster.disarm(frozen)
         _restart(job, node)
 
@@ -128,26 +144,49 @@ def _restart(job: LabJob, node: Node) -> None:
     job.training.start_on(node)
 
 
+def freeze_without_broker(job: Job, pid: int, randoms: random.Random) -> Fault:
+    """Stop the host and kill the broker; the fault is when a broker is there again."""
+    assert isinstance(job, LabJob)
+    broker = job.management.broker
+    assert broker is not None
+    away_s = randoms.uniform(*_AWAY_S)
+    broker.stop(grace_s=0)
+    fault = freeze(job, pid, randoms, frozen_s=away_s + _TAKEOVER_S)
+    time.sleep(away_s)
+    broker.start()
+    return Fault(time.monotonic_ns(), fault.rank, fault.phase)
+
+
+def frozen_without_broker(*, quick: bool) -> list[Row]:
+    """A host and the broker are lost at once; nobody can be fenced before a broker is there."""
+    got = measure(freeze_without_broker, 2 if quick else 10, seed=31, start=start)
+    away = "the broker was away for {:.0f} to {:.0f} s".format(*_AWAY_S)
+    what = "host and broker lost at once, a broker is there again → next commit on all ranks"
+    return _rows(got, what, "host and broker lost", 5000, away)
+
+
 def frozen_hosts(*, quick: bool) -> list[Row]:
     """A host stops with all of its processes; its kernel goes on answering."""
-    count = 3 if quick else 20
-    got = measure(freeze, count, seed=29, start=start)
-    pauses = got.pauses_ms()
+    got = measure(freeze, 3 if quick else 20, seed=29, start=start)
+    woke = "each host woke again and changed nothing"
+    return _rows(got, "frozen host → next commit on all ranks", "frozen hosts", 1200, woke)
+
+
+def _rows(got: Measured, what: str, name: str, asked_ms: float, note: str) -> list[Row]:
+    """Of hosts that were lost; ``note``: what else is to be known of the takeovers."""
+    pauses, count = got.pauses_ms(), len(got.found)
     same = takeovers.exact(got.found, got.events, got.wrong)
-    what = "frozen host → next commit on all ranks"
+    chain = f"a step takes {got.play.step_s * 1e3:.0f} ms"
     return [
-        Row(f"{what}, median", 1200, median(pauses), "ms", note=f"{WHERE}; {_chain(got)}"),
-        Row(f"{what}, the latest of {count}", 1200, max(pauses), "ms"),
+        Row(f"{what}, median", asked_ms, median(pauses), "ms", note=f"{WHERE}; {chain}"),
+        Row(f"{what}, the latest of {count}", asked_ms, max(pauses), "ms",
+            samples={"each": pauses}),
         Row(
-            "frozen hosts: steps lost", 0, sum(one.lost_steps for one in got.found), "",
+            f"{name}: steps lost", 0, sum(one.lost_steps for one in got.found), "",
             better="equal", note=f"batches dropped or doubled: {got.dropped + got.doubled}",
         ),
         Row(
-            "frozen hosts: takeovers with the state of an undisturbed job, all ranks", count, same,
-            "", better="equal", note="each host woke again and changed nothing",
+            f"{name}: takeovers with the state of an undisturbed job, all ranks", count, same,
+            "", better="equal", note=note,
         ),
     ]  # fmt: skip
-
-
-def _chain(got: Measured) -> str:
-    return f"a step takes {got.play.step_s * 1e3:.0f} ms"

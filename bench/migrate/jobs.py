@@ -80,11 +80,16 @@ class Job:
         files = self.directory.glob("events.*")
         return parse_events({int(path.suffix[1:]): path.read_text() for path in files})
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of the job runs any more."""
+        return self.launcher.poll() is not None
+
     def wait_until(self, condition: Callable[[], bool], what: str, timeout_s: float) -> None:
         """Wait until ``condition`` holds. Raises ``JobError`` where the job ends before."""
         deadline = time.monotonic() + timeout_s
         while not condition():
-            if self.launcher.poll() is not None:
+            if self.has_ended:
                 raise JobError(f"the job ended before: {what}\n{self.log()[-2000:]}")
             if time.monotonic() > deadline:
                 raise JobError(f"not within {timeout_s:g} s: {what}\n{self.log()[-2000:]}")
@@ -193,6 +198,11 @@ def run_job(
         signal.signal(signal.SIGTERM, before)
 
 
+def arguments(directory: Path, steps: int, hashed: Sequence[int] = ()) -> list[str]:
+    """Those of ``protected.py``. Each rank hashes its state after the steps ``hashed``."""
+    return [str(directory), str(steps), *([",".join(map(str, hashed))] if hashed else [])]
+
+
 def standalone(
     steps: int, *, spares: int, hashed: Sequence[int] = (), ranks: int = RANKS
 ) -> Callable[[Path], list[str | Path]]:
@@ -203,8 +213,7 @@ def standalone(
             sys.executable, "-m", "fabric_train.run", "--standalone",
             "--nproc-per-node", str(ranks), "--spares", str(spares),
             "--records", directory / "records.json",
-            LOOPS / "protected.py", directory, str(steps),
-            *([",".join(map(str, hashed))] if hashed else []),
+            LOOPS / "protected.py", *arguments(directory, steps, hashed),
         ]  # fmt: skip
 
     return argv

@@ -92,14 +92,14 @@ def _drain_in_turn(job: hosts.LabJob, count: int) -> None:
         )
         node = job.node_of(_holders(job)[victim])
         generation = max(page.committed for page in job.pages().values())
-        _compute(job, "drain", node.name)
+        operate(job, "drain", node.name)
         job.wait_committed(generation, _MOVE_S)
         last = _step(job) + _BETWEEN
         _wait_step(job, last)
         last = _step(job) + 3
         job.control.allow(last)
         _wait_step(job, last)
-        _compute(job, "undrain", node.name)
+        operate(job, "undrain", node.name)
 
 
 def _holders(job: hosts.LabJob) -> Mapping[int, int]:
@@ -123,7 +123,8 @@ def _wait_step(job: hosts.LabJob, step: int) -> None:
     job.wait_until(lambda: _step(job) >= step, f"{RANKS} ranks at step {step}", 180)
 
 
-def _compute(job: hosts.LabJob, *words: str) -> None:
+def operate(job: hosts.LabJob, *words: str) -> None:
+    """Run ``fabric-compute WORDS``. Raises ``CalledProcessError``."""
     config = str(job.management.dir / "c0.toml")
     subprocess.run(
         [sys.executable, "-m", "compute", *words, "--config", config],

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from bench.plugin import comms, congestion, direct, shaped, slow, stalls
+from bench.plugin import comms, congestion, direct, lossy, several, shaped, slow, stalls
 from bench.report import Row
 
 PARTS: Mapping[str, Callable[..., list[Row]]] = {
@@ -19,5 +19,7 @@ PARTS: Mapping[str, Callable[..., list[Row]]] = {
     "comms": comms.comms,
     "congestion": congestion.congestion,
     "slow": slow.slow,
+    "several": several.several,
+    "lossy": lossy.lossy,
 }
 """Each is called with ``quick``."""

@@ -6,6 +6,7 @@ first step in each generation, or ``HASH_LATER`` steps after that one.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from pathlib import Path
@@ -29,6 +30,7 @@ def main() -> None:
     torch.manual_seed(0)
     job = fabric_train.join()
     net = workload.Net()
+    trace.corrupt = functools.partial(workload.corrupt, net)
     model = DistributedDataParallel(net)
     optimizer = workload.make_optimizer(model)
     scheduler = workload.make_scheduler(optimizer)

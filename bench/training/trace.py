@@ -11,7 +11,7 @@ event   fields behind the time
 draw    rank, step, samples: an attempt at ``step`` begins with these samples
 commit  rank, generation, step: the process has applied ``step`` steps
 state   rank, step, SHA-256 of the state after ``step`` steps
-crash   rank, step: the process raises an exception
+crash   rank, step: the process does what `Control.crash` asks for
 ======  ==============================================================================
 """
 
@@ -22,12 +22,12 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 _PAGE = struct.Struct("<8q")
-_CONTROL = struct.Struct("<3q")
+_CONTROL = struct.Struct("<4q")
 UNLIMITED = (1 << 63) - 1
 
 
@@ -42,6 +42,16 @@ class Phase(enum.IntEnum):
     COLLECTIVE = 5  # all gradients are computed here, and not all are reduced
     GATE = 6  # gradients are reduced; the optimizer may not apply them yet
     OPTIMIZER = 7
+
+
+class Deed(enum.IntEnum):
+    """What a process does when the benchmark tells it to fail."""
+
+    RAISE = 0  # an exception, as a CUDA error is one
+    ABORT = 1  # SIGABRT, as a failed assertion of a library
+    STICK = 2  # it stays in the loop's own code, and ends nothing
+    CORRUPT = 3  # it calls `Trace.corrupt`, and goes on
+    RAISE_ALWAYS = 4  # an exception; so does every process that gets its rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +83,24 @@ class Control:
         """Let the processes start a step that is below ``steps``."""
         struct.pack_into("<q", self._memory, 0, steps)
 
-    def crash(self, pid: int, phase: Phase) -> None:
-        """Let ``pid`` raise an exception when it next enters ``phase``."""
-        struct.pack_into("<q", self._memory, 16, phase)
+    def crash(self, pid: int, phase: Phase, deed: Deed = Deed.RAISE) -> None:
+        """Let ``pid`` do ``deed``, once, when it next enters ``phase``."""
+        struct.pack_into("<2q", self._memory, 16, phase, deed)
         struct.pack_into("<q", self._memory, 8, pid)
+
+    def crash_rank(self, rank: int, phase: Phase) -> None:
+        """Let each process with ``rank`` raise an exception when it next enters ``phase``."""
+        self.crash(-1 - rank, phase, Deed.RAISE_ALWAYS)
 
     def wait(self, step: int) -> None:
         """Return when ``step`` may start."""
         while struct.unpack_from("<q", self._memory, 0)[0] <= step:
             time.sleep(0.002)
 
-    def crashes(self, pid: int, phase: Phase) -> bool:
-        """Whether ``pid`` is to raise an exception in ``phase``."""
-        _, who, where = _CONTROL.unpack_from(self._memory)
-        return bool(who == pid and where == phase)
+    def deed(self, pid: int, rank: int, phase: Phase) -> Deed | None:
+        """What ``pid``, which has ``rank``, is to do in ``phase``."""
+        _, who, where, deed = _CONTROL.unpack_from(self._memory)
+        return Deed(deed) if where == phase and who in (pid, -1 - rank) else None
 
 
 class Trace:
@@ -101,16 +115,28 @@ class Trace:
         )
         self._rank, self._step, self._committed, self._at_ns = -1, 0, 0, 0
         self._phase = Phase.STARTING
+        self.corrupt: Callable[[Phase], None] = lambda _: None
+        """Called where the benchmark wants a wrong result."""
         self._publish()
 
     def phase(self, phase: Phase) -> None:
         """Enter ``phase``. Raises ``CrashError`` where the benchmark says so."""
         self._phase = phase
         struct.pack_into("<q", self._page, 0, phase)
-        if self.control.crashes(self._pid, phase):
+        deed = self.control.deed(self._pid, self._rank, phase)
+        if deed is None:
+            return
+        if deed is not Deed.RAISE_ALWAYS:
             self.control.crash(0, Phase.STARTING)
-            self._write("crash", self._rank, self._step)
-            raise CrashError(f"the benchmark lets rank {self._rank} fail in {phase.name}")
+        self._write("crash", self._rank, self._step)
+        if deed is Deed.ABORT:
+            os.abort()
+        if deed is Deed.CORRUPT:
+            self.corrupt(phase)
+            return
+        while deed is Deed.STICK:
+            time.sleep(1)
+        raise CrashError(f"the benchmark lets rank {self._rank} fail in {phase.name}")
 
     def draw(self, rank: int, step: int, samples: Sequence[int]) -> None:
         """An attempt at ``step`` begins; call it before the samples have any effect."""

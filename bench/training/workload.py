@@ -18,14 +18,15 @@ from bench.training.samples import SAMPLES
 from bench.training.trace import Phase, Trace
 
 FEATURES = 256
-WIDTH = 1408
+WIDTH = int(os.environ.get("BENCH_WIDTH", "1408"))
+"""Of the hidden layers: makes the state larger or smaller."""
 CLASSES = 10
 REPEAT = int(os.environ.get("BENCH_REPEAT", "1"))
 """How often a batch is computed in one step: makes a step longer, and nothing else."""
 
 
 class Net(nn.Module):
-    """A perceptron of 4.3 million parameters."""
+    """A perceptron of 4.3 million parameters, with the default ``WIDTH``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,6 +78,13 @@ def record_phases(trace: Trace, net: Net, optimizer: torch.optim.Optimizer) -> N
     # Gradients are computed from the last layer to the first.
     net.first.weight.register_post_accumulate_grad_hook(reduced)
     optimizer.register_step_pre_hook(applying)
+
+
+def corrupt(net: Net, phase: Phase) -> None:
+    """Flip a bit of one parameter of this process; in ``Phase.GATE`` of one reduced gradient."""
+    tensor = net.first.weight.grad if phase is Phase.GATE else net.first.weight.data
+    assert tensor is not None
+    tensor.view(-1).view(torch.int32)[:1] ^= 1 << 22
 
 
 def state_digest(

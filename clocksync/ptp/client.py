@@ -24,6 +24,10 @@ FRESH_NS = 5 * SECOND
 """Of a line whose master is heard no more than this ago the time is tracked; else held over."""
 
 
+LEAST_UTC_OFFSET_S = 10
+"""TAI less UTC has been that and more since 1972: a master that says less knows nothing of it."""
+
+
 class Grandmaster(NamedTuple):
     """Whose time it is, and what that is worth; the fields of Announce (13.5)."""
 
@@ -49,10 +53,16 @@ class Grandmaster(NamedTuple):
         return cls(
             int.from_bytes(said.grandmaster, "big"), said.clock_class, said.accuracy,
             said.steps_removed,
-            said.utc_offset_s if flags & Flag.UTC_OFFSET_VALID else None,
+            utc_offset_s(said),
             bool(flags & Flag.PTP_TIMESCALE), bool(flags & Flag.TIME_TRACEABLE),
             bool(flags & Flag.LEAP_61) - bool(flags & Flag.LEAP_59),
         )  # fmt: skip
+
+
+def utc_offset_s(said: Announce) -> int | None:
+    """TAI less UTC by an Announce; None: its master does not know it."""
+    valid = said.header.flags & Flag.UTC_OFFSET_VALID and said.utc_offset_s >= LEAST_UTC_OFFSET_S
+    return said.utc_offset_s if valid else None
 
 
 class MasterTime(NamedTuple):
@@ -102,6 +112,8 @@ class Client:
         ]
         self.best: Master | None = None
         self._grandmaster: Grandmaster | None = None
+        self._apart: set[tuple[int, int]] = set()
+        """Masters whose times contradicted each other when they were last compared."""
 
     def _next(self) -> int:
         return next(self._sequence) & 0xFFFF
@@ -184,7 +196,47 @@ class Client:
             self.status.changes += self.best is not None
             self.best = best
         if best.said is not None:
-            self._grandmaster = Grandmaster.of(best.said)
+            whose = Grandmaster.of(best.said)
+            # Which of them is right nobody knows, and UTC would be wrong by whole seconds.
+            known = len(set(self._utc_offsets().values())) < 2
+            self._grandmaster = whose if known else whose._replace(utc_offset_s=None)
+
+    def _utc_offsets(self) -> dict[int, int]:
+        """By the index of each master that is heard and says what TAI less UTC is."""
+        found = {m.index: utc_offset_s(m.said) for m in self.masters if m.alive and m.said}
+        return {index: offset for index, offset in found.items() if offset is not None}
+
+    def contradictions(self, now_ns: int) -> str:
+        """In what the masters that are heard contradict each other, for people; "": in nothing."""
+        texts = []
+        offsets = self._utc_offsets()
+        if len(set(offsets.values())) > 1:
+            said = ", ".join(f"master {index} says {s} s" for index, s in offsets.items())
+            texts.append(f"TAI less UTC: {said}; UTC is not known")
+        apart: set[tuple[int, int]] = set()
+        times = [(m.index, *self._tai(m, now_ns)) for m in self.masters if self._has_tai(m)]
+        for (one, ns, bound), (other, its_ns, its_bound) in itertools.combinations(times, 2):
+            # Once apart, they are so until they are well within the bounds.
+            most = (bound + its_bound) / (2 if (one, other) in self._apart else 1)
+            if abs(ns - its_ns) > most:
+                texts.append(f"TAI: masters {one} and {other} differ by more than both bounds")
+                apart.add((one, other))
+        self._apart = apart
+        return "; ".join(texts)
+
+    @staticmethod
+    def _has_tai(master: Master) -> bool:
+        tai = master.said is not None and master.said.header.flags & Flag.PTP_TIMESCALE
+        return bool(tai) and master.alive and master.estimator.last is not None
+
+    @staticmethod
+    def _tai(master: Master, now_ns: int) -> tuple[int, float]:
+        """A master's time now and how far off it may be."""
+        found = master.estimator.last
+        assert found is not None
+        assert master.said is not None
+        ns, _ = split(found.ahead(now_ns), now_ns + found.base_ns)
+        return ns, found.bound_ns(now_ns) + ACCURACY_NS.get(master.said.accuracy, 0.0)
 
 
 def _order(one: Master, other: Master) -> int:

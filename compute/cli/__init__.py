@@ -33,6 +33,15 @@ app.command(epilog="Example: fabric-compute promote migrate")(operate_commands.p
 app.command(epilog="Example: fabric-compute demote")(operate_commands.demote)
 app.command(epilog="Example: fabric-compute drain gpu-07 --to gpu-30")(operate_commands.drain)
 app.command(epilog="Example: fabric-compute undrain gpu-07")(operate_commands.undrain)
+app.command(epilog='Example: fabric-compute confirm-lost gpu-07 --reason "PDU 3 is off"')(
+    operate_commands.confirm_lost
+)
+app.command(epilog='Example: fabric-compute confirm-broken gpu-07 --rank 59 --reason "Xid 79"')(
+    operate_commands.confirm_broken
+)
+app.command(epilog='Example: fabric-compute confirm-repaired gpu-07 --reason "GPU 3 replaced"')(
+    operate_commands.confirm_repaired
+)
 app.command(epilog='Example: fabric-compute stop --reason "switch work"')(operate_commands.stop)
 app.command(epilog="Example: fabric-compute resume")(operate_commands.resume)
 app.command(epilog="Example: fabric-compute jobs --json")(read_commands.jobs)

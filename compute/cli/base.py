@@ -13,6 +13,7 @@ import typer
 from compute.config import DEFAULT_FILE, Config, load
 from compute.store import Store, StoreError
 from telemetry.service.config_errors import ConfigError
+from telemetry.service.shown import on_one_line, shown
 
 EXIT_ERROR, EXIT_USAGE = 1, 2
 DATABASE = "compute.db"
@@ -26,18 +27,18 @@ DEFAULT_CONFIG = DEFAULT_FILE
 
 def fail(text: str, status: int = EXIT_ERROR) -> NoReturn:
     """Say why on stderr, and end."""
-    sys.stderr.write(f"fabric-compute: {text}\n")
+    sys.stderr.write(f"fabric-compute: {shown(text)}\n")
     raise typer.Exit(status)
 
 
 def put(text: str) -> None:
-    """A line on stdout."""
-    sys.stdout.write(f"{text}\n")
+    """A line on stdout; words of others in it cannot act on the terminal."""
+    sys.stdout.write(f"{on_one_line(text)}\n")
 
 
 def put_json(data: Any) -> None:  # noqa: ANN401
     """JSON on stdout."""
-    put(json.dumps(data, indent=2))
+    sys.stdout.write(f"{json.dumps(data, indent=2)}\n")
 
 
 def load_config(path: Path) -> Config:

@@ -1,4 +1,4 @@
-"""``fabric-compute explain HOST``."""
+"""``fabric-compute explain``: of a host, or of a job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from compute.cli.base import DEFAULT_CONFIG, ConfigFile, Json, fail, load_config, open_store, put
 from compute.cli.base import put_json as put_as_json
 from compute.config import Config
-from compute.explain import Operators
+from compute.explain import Operators, explain_job
 from compute.explain import explain as explain_host
 from compute.operator_files import read_drained, read_mode, read_stop
 from compute.store import StoreError
@@ -26,26 +26,27 @@ LISTS = {
 
 
 def explain(
-    host: Annotated[str, typer.Argument(help="Name of a host.")],
+    name: Annotated[str, typer.Argument(metavar="HOST|JOB", help="Name of a host or job.")],
     config: ConfigFile = DEFAULT_CONFIG,
     as_json: Json = False,
 ) -> None:
-    """Why a host was fenced and its ranks moved, or why not: evidence, votes, rule, ledger."""
+    """Why a host was fenced and its ranks moved, or why not; how a job is, and who slows it."""
     loaded = load_config(config)
     store = open_store(loaded)
     try:
-        entries = store.mentions(json.dumps(host), HISTORY)
-        found = explain_host(host, store.jobs(), entries, _operators(loaded))
+        jobs, entries = store.jobs(), store.mentions(json.dumps(name), HISTORY)
+        host = explain_host(name, jobs, entries, _operators(loaded))
+        job = explain_job(name, jobs, entries) if host is None else None
     except (StoreError, ValueError) as error:
         fail(str(error))
     finally:
         store.close()
-    if found is None:
-        fail(f"{host:.80}: it has a part in no job, and the ledger does not name it")
+    if host is None and job is None:
+        fail(f"{name:.80}: it has a part in no job, and the ledger does not name it")
     if as_json:
-        put_as_json(found)
+        put_as_json(host or job)
         return
-    for line in lines(found):
+    for line in lines(host) if host else job_lines(job or {}):
         put(line)
 
 
@@ -81,6 +82,22 @@ def lines(found: dict[str, Any]) -> list[str]:
     return said
 
 
+def job_lines(found: dict[str, Any]) -> list[str]:
+    """What is known of a job, for people."""
+    said = [f"job {found['job']}: {found['phase']}, generation {found['generation']}"]
+    if found["reason"]:
+        said.append(f"  {found['reason']}")
+    hosts: dict[str, list[str]] = {}
+    for rank, host in found["ranks"].items():
+        hosts.setdefault(host, []).append(rank)
+    said += [f"  {host}: ranks {', '.join(ranks)}" for host, ranks in hosts.items()]
+    said += [f"  {one['text']}" for one in found["slow_ranks"]]
+    said += [f"  {one['host']}: {one['rule']} ({one['reason']})" for one in found["evidence"]]
+    if found["history"]:
+        said.append("ledger")
+    return said + [_entry_line(one) for one in found["history"]]
+
+
 def _job_lines(job: dict[str, Any]) -> list[str]:
     ranks = ", ".join(map(str, job["ranks"])) or "none"
     said = [
@@ -88,6 +105,7 @@ def _job_lines(job: dict[str, Any]) -> list[str]:
         f"  now: {job['phase']}, generation {job['generation']}, its ranks here: {ranks}; "
         f"as of {_time(job['time'])}",
     ]
+    said += [f"  {one['text']}" for one in job["slow_ranks"]]
     evidence = job["evidence"]
     if evidence is None:
         return said

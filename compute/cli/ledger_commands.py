@@ -47,9 +47,16 @@ def verify_command(
     key: Annotated[
         Path | None, typer.Option("--key", help="Public key; default: beside the private one.")
     ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Without a signed head to compare with: status 1, too.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Check the hash chain and all signed heads; status 1 and the first wrong entry if not."""
+    """Check the hash chain and all signed heads; status 1 and the first wrong entry if not.
+
+    Without any head there is nothing to compare with: then the ledger may have been cut off, or
+    emptied, and the verdict is "unproved".
+    """
     loaded = load_config(config)
     public = _public_key(loaded, key)
     published = [_read_head(path) for path in head or []]
@@ -67,6 +74,7 @@ def verify_command(
         put_json(
             {
                 "ok": not result.wrong,
+                "proved": result.proved,
                 "entries": result.entries,
                 "heads": result.heads,
                 "key": public.key_id,
@@ -76,9 +84,12 @@ def verify_command(
     else:
         for line in result.wrong:
             put(line)
-        verdict = "WRONG" if result.wrong else "ok"
-        put(f"{verdict}: {result.entries} entries, {result.heads} signed heads")
-    if result.wrong:
+        verdict = "WRONG" if result.wrong else "ok" if result.proved else "UNPROVED"
+        compared = (
+            f"{result.heads} signed heads" if result.heads else "no signed head to compare with"
+        )
+        put(f"{verdict}: {result.entries} entries, {compared}")
+    if result.wrong or (strict and not result.proved):
         raise typer.Exit(1)
 
 

@@ -1,10 +1,12 @@
-"""``fabric-compute promote``, ``demote``, ``drain``, ``undrain``, ``stop``, ``resume``."""
+"""What an operator says: promote, demote, drain, undrain, confirm-…, stop, resume."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,8 +17,11 @@ from compute.config import Config
 from compute.core import Mode
 from compute.operator_files import (
     MODES,
+    Confirmed,
     is_host,
+    read_confirmed,
     read_drained,
+    write_confirmed,
     write_drained,
     write_mode,
     write_stop,
@@ -88,6 +93,67 @@ def undrain(
 ) -> None:
     """Take back a drain; ranks that have moved stay where they are."""
     _change_drained(load_config(config), host, None, as_json=as_json)
+
+
+def confirm_lost(
+    host: Annotated[str, typer.Argument(help="The host that is off, as you know for sure.")],
+    config: ConfigFile = DEFAULT_CONFIG,
+    reason: Reason = "",
+    as_json: Json = False,
+) -> None:
+    """Say that a host is off for good where no majority can tell: its ranks move to spares.
+
+    For a half of a job that is gone (a power feed, a room). Never for a host that may still run:
+    fabric-compute takes your word as proof. It refuses a host that is connected to the broker.
+    """
+    _confirm(config, host, Confirmed("lost", time.time(), reason), as_json=as_json)
+
+
+def confirm_repaired(
+    host: Annotated[str, typer.Argument(help="The host that is repaired.")],
+    config: ConfigFile = DEFAULT_CONFIG,
+    reason: Reason = "",
+    as_json: Json = False,
+) -> None:
+    """Let places of ranks on a host be used again that were left out, for whatever reason."""
+    _confirm(config, host, Confirmed("repaired", time.time(), reason), as_json=as_json)
+
+
+def confirm_broken(
+    host: Annotated[str, typer.Argument(help="The host on which a GPU is broken.")],
+    ranks: Annotated[
+        list[int], typer.Option("--rank", min=0, help="The rank that runs there; may be repeated.")
+    ],
+    config: ConfigFile = DEFAULT_CONFIG,
+    reason: Reason = "",
+    as_json: Json = False,
+) -> None:
+    """Say that what a rank runs on is broken: that rank moves to a spare, the others stay.
+
+    For a GPU that your own checks name. The rank moves between two steps while it lives, and with
+    the next loss where it is dying. It comes back there after confirm-repaired.
+    """
+    said = Confirmed("broken", time.time(), reason, tuple(sorted(set(ranks))))
+    _confirm(config, host, said, as_json=as_json)
+
+
+def _confirm(config: Path, host: str, said: Confirmed, *, as_json: bool) -> None:
+    if not is_host(host):
+        raise typer.BadParameter(f'"{host}" is no name of a host')
+    path = load_config(config).confirmed_path
+    try:
+        known = read_confirmed(path)
+        if (before := known.get(host)) is not None and before.what == said.what == "broken":
+            said = replace(said, ranks=tuple(sorted({*before.ranks, *said.ranks})))
+        write_confirmed(path, known | {host: said})
+    except OSError as error:
+        fail(f"{path}: {error.strerror}")
+    except ValueError as error:
+        fail(f"{path}: {error}")
+    if as_json:
+        put_json({"host": host, "confirmed": said.what})
+    else:
+        put(f"{host}: confirmed {said.what}; fabric-compute explain {host} says what follows")
 
 
 def _change_drained(config: Config, host: str, to: str | None, *, as_json: bool) -> None:

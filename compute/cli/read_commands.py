@@ -36,3 +36,6 @@ def jobs(config: ConfigFile = DEFAULT_CONFIG, as_json: Json = False) -> None:
             (job.job, job.phase, str(job.generation), str(len(job.ranks)), since, job.reason)
         )
     put_table(rows)
+    for job, _ in found:
+        for one in job.slow_ranks:
+            put(f"job {job.job}: {one.text}")

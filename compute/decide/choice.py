@@ -27,6 +27,19 @@ def acceptors(generation: JobGeneration, documents: Mapping[str, AgentDocument])
     return sum(has_accepted(one, generation) for one in documents.values())
 
 
+def newest_generation(
+    mine: JobGeneration | None, documents: Mapping[str, AgentDocument]
+) -> JobGeneration | None:
+    """Of the highest number; of several the one that most agents have accepted. ``mine`` counts."""
+    known = [one.accepted for one in documents.values() if one.accepted is not None]
+    known += [mine] if mine is not None else []
+    number = max((one.number for one in known), default=0)
+    newest = {one.proposal: one for one in known if one.number == number}
+    return max(
+        newest.values(), key=lambda one: (acceptors(one, documents), one.proposal), default=None
+    )
+
+
 def accepted_numbers(documents: Mapping[str, AgentDocument]) -> list[int]:
     """Of all agents that have accepted a generation."""
     return [one.accepted.number for one in documents.values() if one.accepted is not None]
@@ -43,7 +56,7 @@ def is_contested(generation: JobGeneration, documents: Mapping[str, AgentDocumen
 
 
 def is_chosen(generation: JobGeneration, documents: Mapping[str, AgentDocument]) -> bool:
-    """A majority of its voters, and each host with a rank, have accepted it.
+    """A majority of its voters, and each host with a rank unless it is parked, have accepted it.
 
     Who runs it was told so when that was the case, so it stays chosen when hosts are lost later.
     """
@@ -59,7 +72,8 @@ def is_chosen(generation: JobGeneration, documents: Mapping[str, AgentDocument])
     }
     hosts = {name.partition("/")[0] for name in accepted}
     votes = sum(voter in accepted for voter in generation.voters)
-    return 2 * votes > len(generation.voters) and hosts.issuperset(generation.hosts)
+    all_are_ready = generation.parked or hosts.issuperset(generation.hosts)
+    return 2 * votes > len(generation.voters) and all_are_ready
 
 
 def majority(names: Sequence[str], of: Sequence[str]) -> bool:

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
 from compute.decide.budget import FenceBudget
-from compute.decide.choice import majority
 from compute.decide.decision import JobDecision, JobInput
-from compute.decide.evidence import judge
+from compute.decide.electorate import documents_of, is_out, proved, unconfirmed
+from compute.decide.evidence import Judgement, Verdict, judge
 from compute.decide.host_orders import HostOrders
 from compute.decide.job import JobCore
+from compute.decide.job_network import bench_of
 from compute.decide.job_state import (
     MOST_RECOVERIES,
-    Suspect,
     is_urgent,
     job_state,
     recovery_of,
 )
 from compute.decide.known_job import (
+    PROVED,
     DecisionContext,
     KnownAgent,
     KnownJob,
     Mode,
+    check_sender,
+    held_of,
     is_progress,
+    is_proved,
     is_vote,
     lost_of,
 )
 from compute.decide.observers import HostView, Observers
 from compute.decide.policy import Policy
-from fabric_train.messages.documents import AgentDocument, DocumentError, parse, to_data
+from compute.decide.suspects import suspects
+from fabric_train.messages.documents import AgentDocument, parse, to_data
 from telemetry.messages.documents import (
     ComputeJob,
     ComputeOrder,
@@ -95,19 +100,26 @@ class Decider:
         self._stopped = ""
         self._observers = Observers()
         self._racks: dict[str, str] = {}
+        self._addresses: dict[str, frozenset[str]] = {}
+        """Host → addresses of its links."""
+        self._linkless: set[str] = set()
+        """Hosts whose own fabricd says that all of their links are down."""
         self._drained: dict[str, str] = {}
         self._jobs: dict[str, KnownJob] = {}
         self._stored: dict[str, list[Fence]] = {}
         self._budget = FenceBudget(policy)
+        self._confirmed: list[Effect] = []
+        """Of losses that were confirmed since the last decision."""
         self._judged = -1
         """Version of the observers that all jobs' evidence is of."""
         self._orders = HostOrders()
         self._states: dict[str, ComputeJob] = {}
         self._gone: dict[str, float] = {}
         """Job without agents → until when its last state is shown."""
+        self._ends: dict[str, str] = {}
+        """Of those: how they ended."""
         self._wake_at: float | None = None
-        self._news = True
-        self._urgent = False
+        self._news, self._urgent = True, False
 
     # -- input -------------------------------------------------------------------------------
 
@@ -117,6 +129,28 @@ class Decider:
         for fence in fences:
             self._stored.setdefault(fence.job, []).append(fence)
             self._budget.spent(fence.host, now)
+
+    def confirm_lost(self, host: str, reason: str, now: float) -> str:
+        """Somebody knows that ``host`` is off: its loss needs no majority. Returns why not, or "".
+
+        The agents that are known of it now are fenced, and leave the electorate of their jobs.
+        """
+        jobs = {name: job for name, job in self._jobs.items() if job.is_on(host)}
+        if self._observers.is_live(host):
+            return f"{host} is connected to the broker: it is not lost"
+        if not jobs:
+            return f"no job has a fabric-run on {host}"
+        if self._mode != "migrate" or self._stopped:
+            return f"stopped: {self._stopped}" if self._stopped else "mode observe: nothing is done"
+        for name, job in sorted(jobs.items()):
+            agent = job.agents[host]
+            if agent.fence_id not in job.fences or agent.fence_id not in job.proved:
+                why = f"{PROVED}: {reason}" if reason else PROVED
+                self._confirmed += self._issue(name, job, host, why, now)
+                job.proved.add(agent.fence_id)
+                job.news = True
+        self._news = True
+        return ""
 
     def set_mode(self, mode: Mode, now: float) -> None:
         """``observe``: say what would be done. ``migrate``: do it."""
@@ -160,14 +194,39 @@ class Decider:
         if document is None:
             self._news |= self._observers.update(host, None)
             self._racks.pop(host, None)
+            self._addresses.pop(host, None)
+            self._linkless.discard(host)
             return
         self._racks[host] = document.rack
+        self._addresses[host] = frozenset(
+            address for link in document.links for address in link.addresses
+        )
+        if document.links and all(link.state == "down" for link in document.links):
+            self._linkless.add(host)
+        else:
+            self._linkless.discard(host)
 
     def drain(self, host: str, now: float, *, to: str = "") -> None:
         """Move all ranks off ``host``, to host ``to`` if given, and use it as a spare no more."""
         del now
         self._drained[host] = to
         self._news = True
+
+    def confirm_repaired(self, host: str, now: float) -> None:
+        """``host`` is repaired: places of ranks on it may be used again."""
+        del now
+        for job in self._jobs.values():
+            job.core.slots.clear(host)
+            job.news = True
+        self._news = True
+
+    def confirm_broken(self, host: str, ranks: Collection[int], reason: str, now: float) -> str:
+        """What these ranks run on there is broken: they move. Returns why not, or ""."""
+        del now
+        said = f"confirmed broken: {reason}" if reason else "confirmed broken"
+        self._news = True
+        named = [job for job in self._jobs.values() if job.leave_out(host, ranks, said)]
+        return "" if named else f"no job has rank {', '.join(map(str, ranks))} on {host}"
 
     def undrain(self, host: str, now: float) -> None:
         """``host`` may hold ranks again."""
@@ -188,44 +247,44 @@ class Decider:
 
         ``document``: that of ``news``, if it is parsed already.
         """
-        del now
         known = self._jobs.get(job)
         if news is None:
             if known is not None:
                 known.agents.pop(host, None)
                 known.votes.remove(host)
+                known.absence.forget(host)
                 known.judged, known.news, self._news = False, True, True
             return
         if not news.gone:
             if document is None:
                 document = parse(AgentDocument, news.document)
-            if (document.job, document.host, document.incarnation) != (
-                job, host, news.incarnation,
-            ):  # fmt: skip
-                raise DocumentError(
-                    f"a document of job {document.job:.80}, host {document.host:.80}, incarnation "
-                    f"{document.incarnation:.80} under that of {job}, {host}, {news.incarnation}"
-                )
+            check_sender(document, job, host, news.incarnation)
         if known is None:
             if document is None:
                 return
-            known = self._jobs[job] = KnownJob(JobCore(job, self._policy))
+            former = self._ends.pop(job, "")
+            known = self._jobs[job] = KnownJob.new(job, self._policy, former)
             self._gone.pop(job, None)
             known.fences = {one.id: one for one in self._stored.get(job, [])}
+            known.proved = {one.id for one in known.fences.values() if is_proved(one)}
         before = known.agents.get(host)
         if document is None and before is not None and before.incarnation == news.incarnation:
             document = before.document
         agent = known.agents[host] = KnownAgent(
             news.incarnation, news.gone, document, fence_id(job, host, news.incarnation)
         )
-        if before is not None and is_progress(before, agent):
+        if before is not None and before.incarnation != agent.incarnation:
+            known.absence.forget(host)
+        if document is not None:
+            self._news |= known.note_steps(document, now)
+        if before is not None and is_progress(before, agent) and not known.lacks_witness:
             return
         known.judged, self._news = False, True
         known.news |= before is None or not is_vote(before, agent)
         self._urgent |= bool(known.evidence or known.votes.missed) or (
             document is not None and bool(document.misses)
         )
-        if document is None or self._is_out(known, agent):
+        if document is None or is_out(known, agent):
             known.votes.remove(host)
         else:
             known.votes.update(host, document.hears, document.misses)
@@ -251,14 +310,15 @@ class Decider:
         if not self._news and (self._wake_at is None or now < self._wake_at):
             return []
         self._wake_at, self._news, self._urgent = None, False, False
-        effects: list[Effect] = []
+        effects, self._confirmed = self._confirmed, []
         lost = self._lost_hosts(now)
         refused = self._budget.refusal(lost, self._racks, len(self._observers), now)
         context = DecisionContext(self._mode, self._stopped, dict(self._drained), refused)
         for name, job in sorted(self._jobs.items()):
             if self._is_due(job, context, now):
                 effects += self._decide_job(name, job, context, now)
-            self._wake_at = job.due if self._wake_at is None else min(self._wake_at, job.due)
+            due = job.due if job.verdict_due is None else min(job.due, job.verdict_due)
+            self._wake_at = due if self._wake_at is None else min(self._wake_at, due)
         effects += self._changed_orders()
         return effects + self._forget(now)
 
@@ -272,53 +332,54 @@ class Decider:
     def _lost_hosts(self, now: float) -> dict[str, str]:
         anew, self._judged = self._judged != self._observers.version, self._observers.version
         lost: dict[str, str] = {}
-        accused = self._observers.accused
+        accused = self._observers.troubled
         for job in self._jobs.values():
-            if not job.judged or (anew and not (job.calm and accused.isdisjoint(job.agents))):
+            due = job.verdict_due is not None and now >= job.verdict_due
+            news = anew and not (job.calm and accused.isdisjoint(job.agents))
+            if due or news or not job.judged:
                 self._judge(job, now)
             lost |= lost_of(job.evidence)
         return lost
 
     def _judge(self, job: KnownJob, now: float) -> None:
         job.judged = True
-        hosts = job.votes.agents - set(self._policy.maintenance)
         before = job.evidence
-        job.evidence = judge(hosts, self._observers, job.votes, self._policy.min_observers)
+        if job.core.generation is None:  # who decides is said by the newest one
+            job.core.learn(documents_of(job), now)
+        if job.votes.missed or not self._observers.troubled.isdisjoint(job.votes.agents):
+            places = (self._addresses, self._linkless)
+            bench = bench_of(job, self._observers, self._policy.maintenance, *places)
+            found = judge(bench, job.absence, job.steps, self._policy, now)
+        else:
+            job.absence.update((), now)
+            found = Judgement()
+        job.evidence, job.verdict_due = found.verdicts, found.due
         job.votes.keep(job.evidence)
         job.calm = not job.evidence and not job.votes.missed
         if job.evidence == before:
             return
         # What one more vote changes is shown after a while; it is no reason to decide.
         job.news |= lost_of(job.evidence).keys() != lost_of(before).keys()
+        job.news |= held_of(job.evidence) != held_of(before)
         job.stale_since = now if job.stale_since is None else job.stale_since
         job.due = min(job.due, job.stale_since + STATE_S)
 
-    @staticmethod
-    def _is_out(job: KnownJob, agent: KnownAgent) -> bool:
-        """Gone, or fenced: nothing of it counts any more."""
-        return agent.gone or agent.fence_id in job.fences
-
     def _input(self, job: KnownJob, context: DecisionContext) -> JobInput:
-        documents: dict[str, AgentDocument] = {}
-        unconfirmed = set()
-        for host, agent in job.agents.items():
-            if agent.document is None or agent.gone:
-                continue
-            if self._is_out(job, agent):
-                if not self._confirmed(job, host):
-                    unconfirmed.add(host)
-                continue
-            documents[host] = agent.document
+        documents = documents_of(job)
         if job.core.is_new_run(documents) and documents:
-            job.core, job.last = JobCore(job.core.job, self._policy), None
+            former = job.core.how_it_ended
+            job.core, job.last = JobCore(job.core.job, self._policy, former), None
         lost = {host: why for host, why in lost_of(job.evidence).items() if host in documents}
         refused = context.refused
         return JobInput(
             documents,
             lost={host: why for host, why in lost.items() if host not in refused},
-            held={host: refused[host] for host in lost if host in refused},
-            unconfirmed=frozenset(unconfirmed),
+            held={host: refused[host] for host in lost if host in refused}
+            | {host: why for host, why in held_of(job.evidence).items() if host in documents},
+            unconfirmed=unconfirmed(job, self._observers),
+            proved=proved(job),
             drained=context.drained,
+            offline=frozenset(self._observers.last_wills),
             act=context.mode == "migrate",
             stopped=bool(context.stopped),
         )
@@ -341,7 +402,7 @@ class Decider:
         if not news.unconfirmed:
             job.core.fenced(now)
         decision = job.core.decide(news, now)
-        decision.records += job.core.recovery(news.documents, now)
+        decision.records += [*job.core.recovery(news.documents, now), *job.slow.take_records()]
         limits = job.core.has_limits(news.documents)
         job.last, job.due = (news, decision), now + (POLL_S if limits else IDLE_S)
         job.news = False
@@ -350,44 +411,28 @@ class Decider:
     def _fence(self, job: KnownJob, decision: JobDecision, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for host, reason in sorted(decision.fence.items()):
-            agent = job.agents[host]
-            fence = Fence(
-                id=agent.fence_id, job=job.core.job, host=host,
-                incarnation=agent.incarnation, reason=reason,
-            )  # fmt: skip
-            job.fences[fence.id] = fence
-            job.fenced[fence.id] = job.evidence[host]
-            job.votes.remove(host)
-            job.judged = False
-            self._budget.spent(host, now)
-            votes = job.evidence[host].votes
-            effects += [
-                FenceIssued(fence),
-                Record(
-                    "fence",
-                    {
-                        "job": fence.job, "host": host, "id": fence.id, "reason": reason,
-                        "silent": list(votes.silent), "heard": list(votes.heard),
-                        "abstained": list(votes.abstained), "last_will": votes.last_will,
-                        "missed_by": list(votes.missed_by),
-                    },
-                ),
-            ]  # fmt: skip
+            effects += self._issue(job.core.job, job, host, reason, now)
         return effects
 
-    def _confirmed(self, job: KnownJob, host: str) -> bool:
-        """A majority of the electorate, and all hosts left with a rank, have acknowledged it."""
-        acknowledged = self._observers.acknowledged(job.agents[host].fence_id)
-        generation = job.core.generation
-        if generation is None:
-            return True
-        electorate = [name.partition("/")[0] for name in generation.electorate]
-        left = {
-            name
-            for name in generation.hosts
-            if name in job.agents and not self._is_out(job, job.agents[name])
-        }
-        return majority(acknowledged, electorate) and left <= set(acknowledged)
+    def _issue(self, name: str, job: KnownJob, host: str, reason: str, now: float) -> list[Effect]:
+        """Fence the agent of ``host`` that is known now."""
+        agent = job.agents[host]
+        fence = Fence(
+            id=agent.fence_id, job=name, host=host, incarnation=agent.incarnation, reason=reason
+        )
+        verdict = job.evidence.get(host, Verdict(True, reason, rule=reason))
+        job.fences[fence.id], job.fenced[fence.id] = fence, verdict
+        job.votes.remove(host)
+        job.judged = False
+        self._budget.spent(host, now)
+        votes = verdict.votes
+        fields = {
+            "job": name, "host": host, "id": fence.id, "reason": reason,
+            "silent": list(votes.silent), "heard": list(votes.heard),
+            "abstained": list(votes.abstained), "last_will": votes.last_will,
+            "missed_by": list(votes.missed_by),
+        }  # fmt: skip
+        return [FenceIssued(fence), Record("fence", fields)]
 
     def _state(
         self, name: str, job: KnownJob, decision: JobDecision, context: DecisionContext, now: float
@@ -397,12 +442,11 @@ class Decider:
             if (one := recovery_of(record, generation)) is not None:
                 job.recoveries = [one, *job.recoveries][:MOST_RECOVERIES]
         agents = {
-            host: None if self._is_out(job, one) else one.document
-            for host, one in job.agents.items()
+            host: None if is_out(job, one) else one.document for host, one in job.agents.items()
         }
         state = job_state(
             name, decision.phase, decision.reason, generation, agents,
-            self._suspects(job, context.refused), job.recoveries,
+            suspects(job, self._observers, context.refused), job.recoveries, job.slow.named,
         )  # fmt: skip
         before = self._states.get(name)
         if before == state:
@@ -420,20 +464,6 @@ class Decider:
             effects.append(Record("phase", {"job": name, **_phase(state)}))
         return effects
 
-    def _suspects(self, job: KnownJob, refused: Mapping[str, str]) -> list[Suspect]:
-        """Hosts of the job that somebody speaks against, and fenced ones, by name."""
-        found = []
-        for host, agent in sorted(job.agents.items()):
-            fence = job.fences.get(agent.fence_id)
-            verdict = job.fenced.get(fence.id) if fence else job.evidence.get(host)
-            if fence is not None:
-                acknowledged = self._observers.acknowledged(fence.id)
-                found.append(Suspect(host, verdict, fence, acknowledged=acknowledged))
-            elif verdict is not None and verdict.votes.any_against:
-                held = refused.get(host, "") if verdict.lost else ""
-                found.append(Suspect(host, verdict, held=held))
-        return found
-
     def _changed_orders(self) -> list[Effect]:
         fences = [(job.agents, job.fences.values()) for job in self._jobs.values() if job.fences]
         changed: list[Effect] = []
@@ -446,13 +476,14 @@ class Decider:
         """Jobs without an agent, and after a while what is shown of them."""
         effects: list[Effect] = []
         for name in [name for name, job in self._jobs.items() if not job.agents]:
-            del self._jobs[name]
+            self._ends[name] = self._jobs.pop(name).core.how_it_ended
             self._orders.remove(name)
             self._states.pop(name, None)
             self._gone[name] = now + SHOWN_S
             effects.append(Record("job_gone", {"job": name}))
         for name in [name for name, until in self._gone.items() if now >= until]:
             del self._gone[name]
+            self._ends.pop(name, None)
             effects.append(JobState(name, None))
         if self._gone:
             due = min(self._gone.values())

@@ -28,13 +28,17 @@ class JobInput:
     yet is still among them. ``lost``: hosts to be fenced → evidence. ``held``: hosts that are lost
     but must not be fenced → why. ``unconfirmed``: hosts whose fence is not acknowledged yet.
     ``drained``: hosts whose ranks are to move while they are well → the host that is to take them,
-    or "". ``act``: False in observe mode; ``stopped``: nothing at all may change.
+    or "". ``proved``: agents (``host/incarnation``) whose loss somebody has confirmed.
+    ``offline``: hosts that the broker has lost: what they say is old.
+    ``act``: False in observe mode; ``stopped``: nothing at all may change.
     """
 
     documents: Mapping[str, AgentDocument] = field(compare=False)
     lost: Mapping[str, str] = field(default_factory=dict)
     held: Mapping[str, str] = field(default_factory=dict)
     unconfirmed: frozenset[str] = frozenset()
+    proved: frozenset[str] = frozenset()
     drained: Mapping[str, str] = field(default_factory=dict)
+    offline: frozenset[str] = field(default=frozenset(), compare=False)
     act: bool = True
     stopped: bool = False

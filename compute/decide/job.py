@@ -16,29 +16,35 @@ time-outs and records only; after a restart the documents say the rest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from compute.decide.choice import accepted_numbers, acceptors, has_accepted
+from compute.decide.choice import accepted_numbers, has_accepted, newest_generation
 from compute.decide.decision import JobDecision, JobInput
 from compute.decide.orders import refusals, waiting
+from compute.decide.parking import can_shrink, electors_of, parked_generation
 from compute.decide.placement import (
     NoStateError,
     PlacementError,
     first_generation,
+    late_misfits,
     misfits,
     next_generation,
 )
 from compute.decide.policy import Policy
 from compute.decide.progress import GenerationProgress
 from compute.decide.ranks import (
+    HOST_LOST,
     all_finished,
+    by_reason,
     dead_ranks,
     describe_dead,
+    holds_rank,
     other_layouts,
     rank_processes,
 )
 from compute.decide.recovery import JobRecord, RecoveryLog
+from compute.decide.slots import BrokenSlots
 from fabric_train.messages.documents import AgentDocument, JobGeneration, JobOrder
 
 TERMINAL = ("ended", "failed")
@@ -47,8 +53,10 @@ TERMINAL = ("ended", "failed")
 class JobCore:
     """Decides for one job. ``decide`` may be called at any time, any number of times."""
 
-    def __init__(self, job: str, policy: Policy) -> None:
+    def __init__(self, job: str, policy: Policy, former: str = "") -> None:
+        """``former``: how the last run of a job of this name ended; "": not known."""
         self.job = job
+        self._former = former
         self._policy = policy
         self._first_seen: float | None = None
         self._layout: str | None = None
@@ -57,7 +65,10 @@ class JobCore:
         self._end_incarnations: frozenset[str] = frozenset()
         self._log = RecoveryLog()
         self._progress = GenerationProgress(policy, self._log)
+        self.slots = BrokenSlots()
+        self._waits_since: float | None = None  # for fences that are not acknowledged yet
         self._steps: dict[str, int] = {}
+        self._offline: frozenset[str] = frozenset()  # hosts whose word is old
         self._phase = "waiting"
 
     @property
@@ -71,6 +82,22 @@ class JobCore:
         return self._progress.generation
 
     @property
+    def waits_for_acceptance(self) -> bool:
+        """The newest generation, as last decided, may not run before all its hosts accept it."""
+        generation = self.generation
+        if generation is None or generation.parked:
+            return False
+        return not self._progress.was_chosen(generation)
+
+    @property
+    def electors(self) -> Sequence[str]:
+        """Agents (``host/incarnation``) whose majority decides now."""
+        generation = self.generation
+        if generation is None:
+            return ()
+        return electors_of(generation, chosen=self._progress.was_chosen(generation))
+
+    @property
     def step(self) -> int:
         """The newest step that any process has said to have applied."""
         return max(self._steps.values(), default=0)
@@ -79,11 +106,12 @@ class JobCore:
         """What to order now."""
         if self._first_seen is None:
             self._first_seen = now
-        documents = dict(news.documents)
+        documents, self._offline = dict(news.documents), news.offline
         if self._end is not None:
             return self._ended(documents)
         decision = self._decide(documents, news, now)
         self._phase = decision.phase
+        decision.records += self.slots.take_records()
         if decision.phase in TERMINAL and self._end is None:
             self._end = (decision.phase, decision.reason)
             self._end_incarnations = frozenset(one.incarnation for one in documents.values())
@@ -119,6 +147,11 @@ class JobCore:
         """The job has ended or failed."""
         return self._end is not None
 
+    @property
+    def how_it_ended(self) -> str:
+        """For people; "" while it has not."""
+        return f"{self._end[0]}: {self._end[1]}" if self._end is not None else ""
+
     def is_new_run(self, documents: Mapping[str, AgentDocument]) -> bool:
         """The run that this object knows is over, and all of its agents are gone."""
         return self._end is not None and not any(
@@ -132,11 +165,9 @@ class JobCore:
             self._steps |= {p.process: p.step for p in one.processes}
             if one.failed:
                 return JobDecision("failed", f"{host}: {one.failed}")
-        previous = self._newest(documents)
+        previous = self.learn(documents, now)
         if previous is None:
             return self._form(documents, news, now)
-        if self.generation is None or previous.proposal != self.generation.proposal:
-            self._progress.follow(previous, now)
         if not previous.formed:
             lost = dead_ranks(previous, documents)
             if lost:
@@ -164,6 +195,11 @@ class JobCore:
         reason = f"{here} of {first.nodes} + {first.spares} hosts are here"
         if here > wanted:
             return JobDecision("failed", f"{here} hosts say that they are of this job of {wanted}")
+        if self._former and here < first.nodes and (
+            now - self._first_seen > self._policy.late_s
+        ):  # fmt: skip
+            why = f"the last run of this job has {self._former}; for another, only {reason}"
+            return JobDecision("failed", why, orders)
         if here < first.nodes or (here < wanted and not waited) or news.stopped:
             return self._waiting(well, orders, reason)
         try:
@@ -216,7 +252,7 @@ class JobCore:
         news: JobInput,
         now: float,
     ) -> JobDecision:
-        wrong = self._late_misfits(previous, documents)
+        wrong = late_misfits(previous, documents)
         orders = refusals(documents, wrong)
         for host in wrong:
             del documents[host]
@@ -227,8 +263,13 @@ class JobCore:
         fence = {
             host: why
             for host, why in news.lost.items()
-            if news.act and self._holds_rank(documents.get(host), previous)
+            if news.act and holds_rank(documents.get(host), previous)
         }
+        here = {rank: why for rank, why in dead.items() if not why.endswith(HOST_LOST)}
+        if here:
+            all_of_them = (p for one in documents.values() for p in one.processes)
+            stepped = {one.process for one in all_of_them if one.committed}
+            self.slots.update(previous, here, stepped)
         if dead or fence:
             self._log.lost(previous, dead, fence, self.step, now)
         if news.stopped:
@@ -238,18 +279,6 @@ class JobCore:
         decision = self._next(previous, documents, orders, dead, news, now)
         decision.fence = fence
         return decision
-
-    @staticmethod
-    def _holds_rank(document: AgentDocument | None, generation: JobGeneration) -> bool:
-        """Whether this life of the agent holds ranks.
-
-        What is said of a host that came back may be of the life before: nothing is to be fenced.
-        """
-        return document is not None and any(
-            (one.host, one.incarnation) == (document.host, document.incarnation)
-            for one in generation.members
-            if one.host in generation.hosts
-        )
 
     def _next(
         self,
@@ -263,18 +292,21 @@ class JobCore:
         held = {
             host: why
             for host, why in news.held.items()
-            if self._holds_rank(documents.get(host), previous)
+            if holds_rank(documents.get(host), previous)
         }
         if held and not dead:
-            why = "; ".join(f"{host}: {one}" for host, one in sorted(held.items()))
+            why = by_reason(held)
             return self._keep(previous, documents, orders, why, now, phase="held")
         unconfirmed = news.unconfirmed & set(previous.hosts)
         reason = describe_dead(dead)
         if unconfirmed:
             # A generation with a host that is being fenced would be refused.
             why = f"fence of {', '.join(sorted(unconfirmed))} is not acknowledged yet"
-            return self._keep(previous, documents, orders, why, now)
-        reason = reason or self._progress.failure(previous, documents, now)
+            self._waits_since = now if self._waits_since is None else self._waits_since
+            phase = "held" if now - self._waits_since > self._policy.accept_s else ""
+            return self._keep(previous, documents, orders, why, now, phase=phase)
+        self._waits_since = None
+        reason = reason or self._progress.failure(previous, documents, now, self._offline)
         if not reason:
             return self._move(previous, documents, orders, news, now)
         self._log.lost(previous, dead, {}, self.step, now)
@@ -290,11 +322,20 @@ class JobCore:
         barred = {*news.lost, *(news.drained.keys() - set(previous.hosts))}
         usable = {host: one for host, one in documents.items() if host not in barred}
         try:
-            generation = next_generation(previous, number, usable, self._layout or "", reason)
+            generation = next_generation(
+                previous, number, usable, self._layout or "", reason, proved=news.proved,
+                electors=self.electors, left_out=self.slots.left_out,
+            )  # fmt: skip
         except NoStateError as error:
             return JobDecision("failed", f"{error} ({reason})", orders)
         except PlacementError as error:
             why = f"{error} ({reason})"
+            left = {host: one for host, one in documents.items() if host not in news.lost}
+            if can_shrink(self.electors, left) and not self._progress.is_parking(now):
+                previous = parked_generation(
+                    previous, number, left, self.electors, why, news.proved
+                )
+                self._progress.follow(previous, now)
             return self._keep(previous, documents, orders, why, now, phase="held")
         return self._propose(generation, documents, orders, now)
 
@@ -317,24 +358,27 @@ class JobCore:
         news: JobInput,
         now: float,
     ) -> JobDecision:
-        """Move ranks off drained hosts, one generation at a time, while all is well."""
-        here = sorted(news.drained.keys() & set(previous.hosts))
-        if not here:
+        """Move ranks off drained hosts, then off broken places, while all is well."""
+        homes = enumerate(previous.hosts)
+        drained = {rank: f"{host} is drained" for rank, host in homes if host in news.drained}
+        broken = {} if drained else self.slots.misplaced(previous)
+        if not (causes := drained or broken):
             return self._order_generation(previous, documents, orders, now)
+        cause = ", ".join(dict.fromkeys(causes.values()))
         if not self._is_settled(previous, documents, now):
-            why = f"{', '.join(here)}: drained, and waits for the recovery under way"
+            why = f"{cause}, and waits for the recovery under way"
             return self._keep(previous, documents, orders, why, now)
         usable = {host: one for host, one in documents.items() if host not in news.drained}
-        reason = f"planned: {', '.join(here)} is drained"
+        reason = f"planned: {cause}"
         try:
             generation = next_generation(
                 previous, previous.number + 1, usable, self._layout or "", reason,
                 {host: to for host, to in news.drained.items() if to}, planned=True,
+                left_out=self.slots.left_out, leaving=broken,
             )  # fmt: skip
         except PlacementError as error:
-            why = f"{', '.join(here)} is drained, but there is {error}"
-            return self._keep(previous, documents, orders, why, now)
-        moved = {rank: f"{previous.hosts[rank]} is drained" for rank in generation.lost}
+            return self._keep(previous, documents, orders, f"{cause}, but there is {error}", now)
+        moved = {rank: causes.get(rank, cause) for rank in generation.lost}
         self._log.lost(previous, moved, {}, self.step, now, planned=True)
         return self._propose(generation, documents, orders, now)
 
@@ -385,7 +429,7 @@ class JobCore:
         """Change nothing; say why."""
         decision = self._order_generation(generation, documents, orders, now)
         for host, order in decision.orders.items():
-            if phase == "held" and order.phase == "proposed":
+            if phase == "held" and order.phase == "proposed" and not generation.parked:
                 # A late spare would refuse a generation with a fenced host, and is needed warm.
                 decision.orders[host] = replace(order, phase="held", reason=reason)
         return JobDecision(phase or decision.phase, reason, decision.orders)
@@ -398,29 +442,31 @@ class JobCore:
         now: float,
     ) -> JobDecision:
         chosen = self._progress.is_chosen(generation, documents, now)
+        silent = self._progress.silent_processes(documents, generation, now, self._offline)
+        voters = set(generation.voters)
         for host, one in documents.items():
             if host in orders:
                 continue
             # Who has not accepted it yet, e.g. a spare that came later, has to do so first.
-            runs = chosen and has_accepted(one, generation)
-            phase = "running" if runs else "proposed"
-            kill = self._progress.silent_processes(one, generation, now)
+            accepts = has_accepted(one, generation)
+            phase = "running" if chosen and accepts else "proposed"
+            if generation.parked and (accepts or f"{host}/{one.incarnation}" not in voters):
+                phase = "held"
+            kill = [name for p in one.processes if (name := p.process) in silent]
             kill += other_layouts(one, generation, self._layout)
             orders[host] = JobOrder(one.incarnation, phase, generation.reason, generation, kill)
-        return JobDecision("running" if chosen else "proposed", generation.reason, orders)
+        phase = "held" if generation.parked else "running" if chosen else "proposed"
+        return JobDecision(phase, generation.reason, orders)
 
     # -- what the documents say --------------------------------------------------------------
 
-    def _newest(self, documents: Mapping[str, AgentDocument]) -> JobGeneration | None:
-        """The generation to go on from: of the highest number; the one most agents accepted."""
-        known = [one.accepted for one in documents.values() if one.accepted is not None]
-        if self.generation is not None:
-            known.append(self.generation)
-        if not known:
-            return None
-        number = max(one.number for one in known)
-        newest = {one.proposal: one for one in known if one.number == number}
-        return max(newest.values(), key=lambda one: (acceptors(one, documents), one.proposal))
+    def learn(self, documents: Mapping[str, AgentDocument], now: float) -> JobGeneration | None:
+        """The generation to go on from: the newest one that is known; None: none is."""
+        known = newest_generation(self.generation, documents)
+        before = self.generation
+        if known is not None and (before is None or known.proposal != before.proposal):
+            self._progress.follow(known, now)
+        return known
 
     def _formed_since(
         self, generation: JobGeneration, documents: Mapping[str, AgentDocument]
@@ -436,16 +482,6 @@ class JobCore:
         if self._layout is None:
             layouts = [one.layout for one in rank_processes(generation, documents) if one.layout]
             self._layout = layouts[0] if layouts else None
-
-    def _late_misfits(
-        self, generation: JobGeneration, documents: Mapping[str, AgentDocument]
-    ) -> dict[str, str]:
-        """Hosts that joined later and do not fit, or that nobody asked for."""
-        first = next((documents[h] for h in generation.hosts if h in documents), None)
-        if first is None:
-            return {}
-        late = misfits(documents)
-        return {host: why for host, why in late.items() if host not in generation.hosts}
 
     def _ended(self, documents: Mapping[str, AgentDocument]) -> JobDecision:
         assert self._end is not None

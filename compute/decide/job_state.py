@@ -11,6 +11,7 @@ from typing import Any
 
 from compute.decide.evidence import Verdict
 from compute.decide.recovery import JobRecord
+from compute.decide.slow_ranks import SlowRank
 from fabric_train.messages.documents import AgentDocument, JobGeneration
 from telemetry.messages.documents import (
     LONGEST_PLACE,
@@ -19,11 +20,13 @@ from telemetry.messages.documents import (
     ComputeJob,
     Fence,
     HostEvidence,
+    RankSlowness,
     Recovery,
 )
 
 MOST_RECOVERIES = 16
 MOST_EVIDENCE = 64
+MOST_SLOW = 64
 LONGEST_TEXT = 2000
 NOT_KNOWN = "fenced earlier: the votes are in the ledger of the fabric-compute that did it"
 _LISTS = ("silent", "heard", "abstained", "missed_by", "heard_by")
@@ -53,6 +56,7 @@ def job_state(
     agents: Mapping[str, AgentDocument | None],
     suspects: Sequence[Suspect],
     recoveries: Sequence[Recovery],
+    slow: Sequence[SlowRank] = (),
 ) -> ComputeJob:
     """All of it. ``agents``: host → newest document; None: it is fenced, or has ended."""
     slots: Sequence[str] = generation.slots if generation else ()
@@ -74,6 +78,10 @@ def job_state(
         hosts=sorted(agents),
         evidence=[_evidence(one) for one in suspects[:MOST_EVIDENCE]],
         recoveries=list(recoveries[:MOST_RECOVERIES]),
+        slow_ranks=[
+            RankSlowness(rank=one.rank, host=_place(one.host), ratio=one.ratio, text=one.text)
+            for one in (slow[:MOST_SLOW] if phase == "running" else ())
+        ],
     )
 
 

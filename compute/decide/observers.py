@@ -33,20 +33,35 @@ class HostView:
 
 @dataclass(frozen=True)
 class ProbeVotes:
-    """What observers say of one host. Each is a sorted tuple of host names."""
+    """What observers say of one host. Each is a sorted tuple of host names.
+
+    ``deaf_to``: hosts of which the host itself, live, hears nothing. ``probed``: how many of those
+    that may vote it probes.
+    """
 
     silent: tuple[str, ...] = ()
     heard: tuple[str, ...] = ()
     abstained: tuple[str, ...] = ()
+    deaf_to: tuple[str, ...] = ()
+    probed: int = 0
 
     @property
     def observers(self) -> int:
-        """All hosts that probe it."""
+        """All hosts that probe it, and may vote."""
         return len(self.silent) + len(self.heard) + len(self.abstained)
 
     def is_silent(self, least: int) -> bool:
         """More than half of the observers, and at least ``least``, call it silent."""
         return len(self.silent) >= least and 2 * len(self.silent) > self.observers
+
+    def is_deaf(self, least: int) -> bool:
+        """It hears nothing of more than half of the hosts that it probes, at least ``least``."""
+        return len(self.deaf_to) >= least and 2 * len(self.deaf_to) > self.probed
+
+    @property
+    def is_heard(self) -> bool:
+        """More than half of the observers hear it."""
+        return 2 * len(self.heard) > self.observers
 
 
 class Observers:
@@ -65,10 +80,11 @@ class Observers:
         """The same by observer."""
         self._accused: Counter[str] = Counter()
         """Host → how many call it silent."""
+        self._accusing: Counter[str] = Counter()
+        """Observer → how many it calls silent."""
         self._acknowledged: dict[str, set[str]] = {}
         """Fence's id → hosts that have applied it."""
         self._last_wills: set[str] = set()
-        self._silent: tuple[int, int, frozenset[str]] = (-1, 0, frozenset())
 
     def __len__(self) -> int:
         return len(self._views)
@@ -112,18 +128,23 @@ class Observers:
         for host, silent in old.items():
             if rows.get(host) is not silent:
                 del self._rows[host][observer]
-                self._accused[host] -= silent
-                if not self._accused[host]:
-                    del self._accused[host]
+                if silent:
+                    self._count(host, observer, -1)
                 if not self._rows[host]:
                     del self._rows[host]
         for host, silent in rows.items():
             if old.get(host) is not silent:
                 self._rows.setdefault(host, {})[observer] = silent
                 if silent:
-                    self._accused[host] += 1
+                    self._count(host, observer, 1)
         self._said[observer] = rows
         return True
+
+    def _count(self, host: str, observer: str, change: int) -> None:
+        for counter, name in ((self._accused, host), (self._accusing, observer)):
+            counter[name] += change
+            if not counter[name]:
+                del counter[name]
 
     def _note_fences(
         self, host: str, before: HostView | None, said: HostObservations | None
@@ -152,30 +173,55 @@ class Observers:
         """Hosts that an observer calls silent, and those whose last will the broker published."""
         return self._accused.keys() | self._last_wills
 
-    def silent(self, least: int) -> frozenset[str]:
-        """Hosts that most of their observers call silent, before anybody abstains for that."""
-        if self._silent[:2] != (self.version, least):
-            found = frozenset(
-                host
-                for host in self._accused
-                if host in self._views and self.votes(host, ()).is_silent(least)
-            )
-            self._silent = (self.version, least, found)
-        return self._silent[2]
+    @property
+    def troubled(self) -> set[str]:
+        """Hosts that are accused, or accuse others."""
+        return self.accused | self._accusing.keys()
 
-    def votes(self, host: str, silent: Collection[str]) -> ProbeVotes:
-        """What its observers say of ``host``. Those of ``silent`` abstain."""
+    def is_live(self, host: str) -> bool:
+        """What ``host`` says of others is evidence."""
+        view = self._views.get(host)
+        return view is not None and not view.abstains
+
+    def is_probed(self, host: str) -> bool:
+        """``host`` probes others, or others probe it."""
+        return bool(self._rows.get(host) or self._said.get(host))
+
+    def open_peers(self, host: str) -> set[str]:
+        """Hosts with which ``host`` has an open pair.
+
+        One of both is live and hears the other, and none that is live hears nothing of the other.
+        """
+        heard: set[str] = set()
+        cut: set[str] = set()
+        for peer, silent in self._rows.get(host, {}).items():
+            if self.is_live(peer):
+                (cut if silent else heard).add(peer)
+        if self.is_live(host):
+            for peer, silent in self._said.get(host, {}).items():
+                (cut if silent else heard).add(peer)
+        return heard - cut
+
+    def votes(self, host: str, voters: Collection[str]) -> ProbeVotes:
+        """What those of ``voters`` that probe ``host`` say of it, and what it says of them."""
         against: list[str] = []
         heard: list[str] = []
         abstained: list[str] = []
         for name, is_silent in sorted(self._rows.get(host, {}).items()):
-            if name in silent or self._views[name].abstains:
+            if name not in voters:
+                continue
+            if not self.is_live(name):
                 abstained.append(name)
             elif is_silent:
                 against.append(name)
             else:
                 heard.append(name)
-        return ProbeVotes(tuple(against), tuple(heard), tuple(abstained))
+        said = self._said.get(host, {}) if self.is_live(host) else {}
+        mine = {name: is_silent for name, is_silent in said.items() if name in voters}
+        return ProbeVotes(
+            tuple(against), tuple(heard), tuple(abstained),
+            tuple(sorted(name for name, is_silent in mine.items() if is_silent)), len(mine),
+        )  # fmt: skip
 
 
 def _rows_of(observer: str, said: HostObservations | None) -> dict[str, bool]:

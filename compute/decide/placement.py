@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import TypeVar
 
 from fabric_train.messages.documents import AgentDocument, JobGeneration, Member, ProcessState
@@ -57,6 +57,16 @@ def misfits(documents: Mapping[str, AgentDocument]) -> dict[str, str]:
     return wrong
 
 
+def late_misfits(
+    generation: JobGeneration, documents: Mapping[str, AgentDocument]
+) -> dict[str, str]:
+    """Hosts that joined later and do not fit, or that nobody asked for → why."""
+    if not any(host in documents for host in generation.hosts):
+        return {}
+    late = misfits(documents)
+    return {host: why for host, why in late.items() if host not in generation.hosts}
+
+
 def first_generation(
     documents: Mapping[str, AgentDocument], nodes: int, after: JobGeneration | None = None
 ) -> JobGeneration:
@@ -75,7 +85,8 @@ def first_generation(
         slots += [one.process for one in mains]
     number = after.number + 1 if after else 1
     return _generation(
-        number, after, slots, documents, lost=(), store_host=order[0], formed=False
+        number, after, slots, documents, lost=(), store_host=order[0], formed=False,
+        electors=after.electorate if after else (),
     )  # fmt: skip
 
 
@@ -88,6 +99,10 @@ def next_generation(
     targets: Mapping[str, str] | None = None,
     *,
     planned: bool = False,
+    proved: Collection[str] = (),
+    electors: Sequence[str] = (),
+    left_out: Collection[tuple[str, int]] = (),
+    leaving: Collection[int] = (),
 ) -> JobGeneration:
     """Fill the ranks of ``previous`` whose process is not alive in ``documents``.
 
@@ -95,6 +110,10 @@ def next_generation(
     ``documents``: of hosts that may hold ranks. ``layout``: what a process has to have protected.
     ``targets``: host → the only host that may take its ranks. ``planned``: all processes of
     ``previous`` live; take no process of a host that holds ranks: those are for its own.
+    ``proved``: agents of ``previous`` that need no vote, for they are known to be off.
+    ``electors``: agents whose majority has to accept it; by default those of ``previous``.
+    ``left_out``: host and rank of each place that is not to be used. ``leaving``: ranks that leave
+    their process, though it lives.
     Raises ``PlacementError`` when a rank would stay empty, or no survivor holds the state.
     """
     alive = {
@@ -103,7 +122,10 @@ def next_generation(
         for one in document.processes
         if one.state != "ended"
     }
-    kept = [slot if slot in alive else "" for slot in previous.slots]
+    kept = [
+        slot if slot in alive and rank not in leaving else ""
+        for rank, slot in enumerate(previous.slots)
+    ]
     survivors = [alive[slot][0] for slot in kept if slot]
     # A rank of a generation that never ran has got no state yet.
     if not any(_holds_state(alive[slot][1]) for slot in kept if slot):
@@ -111,7 +133,7 @@ def next_generation(
             raise NoStateError("all ranks are lost, and with them the state")
         return _generation(
             number, previous, kept, documents, lost=[], store_host=survivors[0], reason=reason,
-            formed=False,
+            formed=False, electors=previous.electorate,
         )  # fmt: skip
     waiting: dict[str, list[str]] = {}
     for process, (host, one) in alive.items():
@@ -125,16 +147,33 @@ def next_generation(
     for home, ranks in sorted(empty.items(), key=lambda one: _natural(one[0])):
         target = (targets or {}).get(home)
         choice = {target: waiting.get(target, [])} if target else waiting
+        for rank in [one for one in ranks if any(place[1] == one for place in left_out)]:
+            ranks.remove(rank)
+            elsewhere = {
+                host: free for host, free in choice.items() if (host, rank) not in left_out
+            }
+            kept[rank] = next(iter(_choose(home, 1, elsewhere, survivors)), "")
         for rank, spare in zip(ranks, _choose(home, len(ranks), choice, survivors), strict=False):
             kept[rank] = spare
     if not all(kept):
-        missing = ", ".join(str(rank) for rank, slot in enumerate(kept) if not slot)
-        raise PlacementError(f"no warm spare for rank {missing}")
+        missing = [rank for rank, slot in enumerate(kept) if not slot]
+        names = ", ".join(map(str, missing))
+        places = [f"rank {rank} on {host}" for host, rank in sorted(left_out) if rank in missing]
+        but = f", and {', '.join(places)} is left out" if places else ""
+        raise PlacementError(f"no warm spare for rank {names}{but}")
     lost = [rank for rank, slot in enumerate(kept) if slot != previous.slots[rank]]
     return _generation(
         number, previous, kept, documents, lost=lost, store_host=survivors[0], reason=reason,
-        planned=planned,
+        planned=planned, proved=proved, electors=electors or previous.electorate,
     )  # fmt: skip
+
+
+def members_of(documents: Mapping[str, AgentDocument]) -> list[Member]:
+    """The agents of a generation, by their launcher's place or by name."""
+    ordered = [(host, documents[host]) for host in host_order(documents)]
+    return [
+        Member(host, one.incarnation, one.address, one.store, one.token) for host, one in ordered
+    ]
 
 
 def _choose(
@@ -179,21 +218,19 @@ def _generation(
     reason: str = "",
     planned: bool = False,
     formed: bool = True,
+    proved: Collection[str] = (),
+    electors: Sequence[str] = (),
 ) -> JobGeneration:
-    order = host_order(documents)
-    ordered = [(host, documents[host]) for host in order]
-    members = [
-        Member(host, one.incarnation, one.address, one.store, one.token) for host, one in ordered
-    ]
-    electorate = sorted(f"{host}/{one.incarnation}" for host, one in ordered)
-    places = {one.process: host for host, document in ordered for one in document.processes}
+    members = members_of(documents)
+    electorate = sorted(f"{one.host}/{one.incarnation}" for one in members)
+    places = {one.process: host for host, doc in documents.items() for one in doc.processes}
     return JobGeneration(
         number=number,
         base=base.number if base else 0,
         slots=slots,
         hosts=[places[slot] for slot in slots],
         electorate=electorate,
-        voters=base.electorate if base else electorate,
+        voters=[one for one in electors or electorate if one not in proved],
         members=members,
         store=documents[store_host].store,
         formed=formed,

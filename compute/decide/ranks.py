@@ -23,6 +23,18 @@ def rank_processes(
     ]
 
 
+def holds_rank(document: AgentDocument | None, generation: JobGeneration) -> bool:
+    """Whether this life of the agent holds ranks.
+
+    What is said of a host that came back may be of the life before: nothing is to be fenced.
+    """
+    return document is not None and any(
+        (one.host, one.incarnation) == (document.host, document.incarnation)
+        for one in generation.members
+        if one.host in generation.hosts
+    )
+
+
 def dead_ranks(generation: JobGeneration, documents: Mapping[str, AgentDocument]) -> dict[int, str]:
     """Ranks without a process → why."""
     processes = {one.process: one for doc in documents.values() for one in doc.processes}
@@ -39,6 +51,14 @@ def dead_ranks(generation: JobGeneration, documents: Mapping[str, AgentDocument]
 def describe_dead(dead: Mapping[int, str]) -> str:
     """The result of ``dead_ranks`` for people; ``""`` for none."""
     return "; ".join(f"rank {rank}: {why}" for rank, why in sorted(dead.items()))
+
+
+def by_reason(reasons: Mapping[str, str]) -> str:
+    """For people: ``h1, h2: why; h3: another``."""
+    hosts: dict[str, list[str]] = {}
+    for host, why in sorted(reasons.items()):
+        hosts.setdefault(why, []).append(host)
+    return "; ".join(f"{', '.join(names)}: {why}" for why, names in hosts.items())
 
 
 def all_finished(

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fabric_train.agent.run_directory import SOCKET
-from fabric_train.messages import state_memory
+from fabric_train.messages import progress_memory, state_memory
 from fabric_train.messages.process import (
     VERSION,
     Decoder,
@@ -75,6 +75,8 @@ class Processes:
         self._incarnation = incarnation
         self._token = secrets.token_hex(16)
         self._memories: dict[str, int] | None = {} if keeps_states else None
+        self._progress: dict[str, int] = {}
+        """Process → memory in which it says how far it is."""
         self._server: asyncio.Server | None = None
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._writers: dict[str, asyncio.StreamWriter] = {}
@@ -107,11 +109,13 @@ class Processes:
             "FABRIC_TRAIN_TOKEN": self._token,
             "FABRIC_TRAIN_MEMORY": "",
         }
-        passed: list[int] = []
+        self._progress[process] = counts = progress_memory.create(process)
+        environment[progress_memory.VARIABLE] = str(counts)
+        passed = [counts]
         if self._memories is not None:
             self._memories[process] = memory = state_memory.create(process)
             environment["FABRIC_TRAIN_MEMORY"] = str(memory)
-            passed = [memory]
+            passed.append(memory)
         child = subprocess.Popen(self._argv, env=environment, pass_fds=passed)
         self._childless.clear()
         self._children[process] = child
@@ -123,6 +127,12 @@ class Processes:
         child = self._children.get(process)
         if child is not None:
             child.kill()
+
+    def finished_by(self, process: str) -> progress_memory.Finished:
+        """What ``process`` has finished so far."""
+        memory = self._progress.get(process)
+        none = progress_memory.Finished(0, 0)
+        return none if memory is None else progress_memory.read(memory)
 
     def states_of(self, process: str) -> list[state_memory.KeptState]:
         """The rank-local states that ``process``, alive or not, has left in its memory."""
@@ -165,6 +175,7 @@ class Processes:
         os.close(pidfd)
         code = child.wait()
         self._children.pop(process, None)
+        os.close(self._progress.pop(process))
         writer = self._writers.pop(process, None)
         if writer is not None:
             writer.close()

@@ -24,6 +24,11 @@ class BackendError(Exception):
     """There is no such backend, or it lacks a library."""
 
 
+def network(environment: Mapping[str, str]) -> str:
+    """Over which network the collectives run: ``rails``, or ``agents``, that of their addresses."""
+    return "agents" if chosen(environment) == "gloo" else "rails"
+
+
 def chosen(environment: Mapping[str, str]) -> str:
     """The backend that ``environment`` names, or gloo. Raises ``BackendError``."""
     backend = environment.get(VARIABLE) or BACKENDS[0]

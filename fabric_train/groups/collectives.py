@@ -14,7 +14,6 @@ applied. Where there is no gate behind it a collective is refused: see ``Use``.
 
 from __future__ import annotations
 
-import enum
 import os
 import threading
 import time
@@ -22,7 +21,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch.futures import Future
@@ -31,10 +29,11 @@ from fabric_train.groups import backend
 from fabric_train.groups.generation_group import GenerationGroup
 from fabric_train.groups.gloo_group import GlooGeneration
 from fabric_train.groups.nccl_group import NcclGeneration
-from fabric_train.groups.one_group import REFUSAL
 from fabric_train.groups.plugin_group import PluginGeneration
+from fabric_train.groups.torch_calls import TorchCalls, Use
 from fabric_train.messages.link import AgentLink
 from fabric_train.messages.process import Assignment
+from fabric_train.rules.loop import RuleError
 
 __all__ = [
     "Connecting",
@@ -51,15 +50,6 @@ _LOOK_S = 0.1
 _LOOKS = 5  # in a row, until what looks stuck is
 
 
-class Use(enum.Enum):
-    """What the training thread may do with the group at present."""
-
-    SETUP = "setup"  # before the loop: a failure raises, and the job starts again
-    LOCAL = "local"  # answered at once, as if this process were alone
-    ATTEMPT = "attempt"  # a failure marks the group; the gate sees it
-    CLOSED = "closed"  # behind the gate, or between two steps: refused
-
-
 def connect_generation(assignment: Assignment, timeout_s: float) -> GenerationGroup:
     """Connect to all ranks with the backend that ``FABRIC_TRAIN_BACKEND`` names.
 
@@ -71,7 +61,7 @@ def connect_generation(assignment: Assignment, timeout_s: float) -> GenerationGr
     return makers[backend.chosen(os.environ)](assignment, timeout_s)
 
 
-class FabricGroup(dist.ProcessGroup):
+class FabricGroup(TorchCalls):
     """The group that a job's objects hold. ``rank`` and its inside change with the generation.
 
     While its use is LOCAL each collective is answered at once, from what this process gives: sums
@@ -81,19 +71,23 @@ class FabricGroup(dist.ProcessGroup):
 
     def __init__(self, rank: int, world: int) -> None:
         super().__init__(rank, world)
-        self._rank = rank
-        self._world = world
         self._inner: GenerationGroup | None = None
         self._pending: dict[Any, _Pending] = {}
         self._stuck: list[_Pending] = []  # their memory stays, for gloo has its address
         self._idle = threading.Condition()
         self._awaited = False  # somebody waits until nothing is pending
         self._changing = threading.Lock()
-        self.use = Use.LOCAL
+        self._mistake = ""  # of the loop, in a collective that was started
         self.broken = False
+        self.on_joint_end: Callable[[], None] = lambda: None
+        """A collective has ended to which all ranks gave their part; from any thread."""
+        self.on_start: Callable[[Sequence[Any]], None] = lambda _result: None
+        """A collective of an attempt begins, which writes to this result."""
+        self.on_end: Callable[[], None] = lambda: None
+        """A collective that has begun has ended, well or not; from any thread."""
+        self.on_settle: Callable[[], None] = lambda: None
+        """This rank has done its part of an attempt, and waits for the others."""
         self.on_broken: Callable[[int, str], None] = lambda _generation, _error: None
-        self.on_broadcast: Callable[[Tensor], None] = lambda _tensor: None
-        self.on_reduce: Callable[[], None] = lambda: None  # before a sum of an attempt begins
 
     def adopt(self, inner: GenerationGroup) -> None:
         """Use ``inner`` from now on; the one before has to be quiet by then."""
@@ -101,7 +95,7 @@ class FabricGroup(dist.ProcessGroup):
             gone = [self._inner]
             self._inner = inner
             self._rank = inner.rank
-            self.broken = False
+            self.broken, self._mistake = False, ""
         # Its end takes tens of milliseconds, for gloo joins its threads.
         threading.Thread(target=gone.clear, name="fabric-gone").start()
 
@@ -151,8 +145,13 @@ class FabricGroup(dist.ProcessGroup):
         return quiet and (inner is None or inner.quiet(timeout_s))
 
     def settle(self) -> bool:
-        """Wait until all collectives of this attempt are over. True: each has done its work."""
+        """Wait until all collectives of this attempt are over. True: each has done its work.
+
+        Raises ``RuleError`` where one of them cannot be done at all, e.g. for its type.
+        """
         inner = self._inner
+        self._raise_mistake()
+        self.on_settle()
         if inner is not None and not self.broken:
             try:
                 inner.settle()
@@ -160,11 +159,16 @@ class FabricGroup(dist.ProcessGroup):
                 self._fail(inner, error)
         return not self.broken
 
-    def _run(self, start: Callable[[Any], Any], result: list[Any]) -> Any:
+    def _raise_mistake(self) -> None:
+        if self._mistake and not self.broken:
+            text, self._mistake = self._mistake, ""
+            raise RuleError(text)
+
+    def _run(self, start: Callable[[Any], Any], result: list[Any], *, joint: bool = False) -> Any:
         """Start a collective of the inner group; its failure marks this group as broken."""
         inner = self._inner
         if self.use is Use.CLOSED:
-            raise RuntimeError(
+            raise RuleError(
                 "a collective between optimizer.step() and the next attempt: it would be lost with "
                 "a rank. Do it inside attempt(), before optimizer.step()"
             )
@@ -174,20 +178,30 @@ class FabricGroup(dist.ProcessGroup):
             return start(inner.group)
         if self.broken:
             return _done(result)
+        self._raise_mistake()
+        self.on_start(result)
         try:
             work = start(inner.group)
         except RuntimeError as error:
+            self.on_end()
+            if inner.is_mistake(error):
+                raise RuleError(str(error)) from None
             self._fail(inner, error)
             return _done(result)
-        future = work.get_future()
+        future = _ended(work)
         pending = _Pending(inner, result, work, _future_of(result))
         self._pending[work] = pending  # under the GIL, as its end
 
         def end(ended: Future[Any]) -> None:
             try:
                 ended.value()
+                if joint:
+                    self.on_joint_end()
             except RuntimeError as error:
-                self._fail(inner, error)
+                if inner.is_mistake(error):
+                    self._mistake = self._mistake or str(error)
+                else:
+                    self._fail(inner, error)
             finally:
                 self._end(work)
 
@@ -199,6 +213,7 @@ class FabricGroup(dist.ProcessGroup):
         pending = self._pending.pop(work, None)
         if pending is None:
             return
+        self.on_end()
         pending.future.set_result(pending.result)
         if self._awaited:  # who sets it looks at what is pending after that
             with self._idle:
@@ -209,86 +224,6 @@ class FabricGroup(dist.ProcessGroup):
             self.broken = True
             self.on_broken(inner.generation, str(error))
 
-    # What torch calls. Names and arguments are those of ProcessGroup.
-
-    def getBackendName(self) -> str:
-        return "fabric"
-
-    @property
-    def group_name(self) -> str:
-        raise RuntimeError(REFUSAL)  # device meshes ask for it
-
-    def rank(self) -> int:
-        return self._rank
-
-    def size(self) -> int:
-        return self._world
-
-    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
-        if self.use is Use.ATTEMPT and not self.broken:
-            self.on_reduce()
-        opts = opts or dist.AllreduceOptions()
-        return self._run(lambda group: group.allreduce(tensors, opts), tensors)
-
-    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Any:
-        opts = opts or dist.AllreduceCoalescedOptions()
-        return self._run(lambda group: group.allreduce_coalesced(tensors, opts), tensors)
-
-    def broadcast(self, tensors: list[Tensor], opts: Any = None) -> Any:
-        if self.use is Use.LOCAL:
-            for tensor in tensors:
-                self.on_broadcast(tensor)
-        return self._run(lambda group: group.broadcast(tensors, opts), tensors)
-
-    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
-        if self.use is Use.LOCAL:
-            for output, tensor in zip(outputs, inputs, strict=True):
-                for one in output:
-                    one.copy_(tensor)
-        opts = opts or dist.AllgatherOptions()
-        return self._run(lambda group: group.allgather(outputs, inputs, opts), outputs)
-
-    def _allgather_base(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
-        if self.use is Use.LOCAL:
-            output.view(self._world, -1).copy_(tensor.reshape(1, -1).expand(self._world, -1))
-        opts = opts or dist.AllgatherOptions()
-        return self._run(lambda group: group._allgather_base(output, tensor, opts), [output])  # noqa: SLF001
-
-    def _reduce_scatter_base(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
-        if self.use is Use.LOCAL:
-            output.copy_(tensor.view(self._world, -1)[self._rank].view_as(output))
-        opts = opts or dist.ReduceScatterOptions()
-        return self._run(lambda group: group._reduce_scatter_base(output, tensor, opts), [output])  # noqa: SLF001
-
-    def reduce(self, tensors: list[Tensor], opts: Any) -> Any:
-        return self._run(lambda group: group.reduce(tensors, opts), tensors)
-
-    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Any:
-        if self.use is Use.LOCAL:
-            for output, tensor in zip(outputs, inputs, strict=False):
-                for one in output:
-                    one.copy_(tensor)
-        return self._run(lambda group: group.gather(outputs, inputs, opts), outputs)
-
-    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Any:
-        if self.use is Use.LOCAL:
-            for output, tensors in zip(outputs, inputs, strict=False):
-                output.copy_(tensors[self._rank])
-        return self._run(lambda group: group.scatter(outputs, inputs, opts), outputs)
-
-    def barrier(self, opts: Any = None) -> Any:
-        opts = opts or dist.BarrierOptions()
-        return self._run(lambda group: group.barrier(opts), [])
-
-    def send(self, tensors: list[Tensor], destination: int, tag: int) -> Any:
-        return self._run(lambda group: group.send(tensors, destination, tag), tensors)
-
-    def recv(self, tensors: list[Tensor], source: int, tag: int) -> Any:
-        if self.use is Use.LOCAL:
-            for tensor in tensors:
-                tensor.zero_()
-        return self._run(lambda group: group.recv(tensors, source, tag), tensors)
-
 
 @dataclass(frozen=True, eq=False)
 class _Pending:
@@ -298,6 +233,25 @@ class _Pending:
     result: list[Any]
     work: Any
     future: Future[Any]
+
+
+def _ended(work: Any) -> Future[Any]:
+    """Has the end of ``work``. Gloo's messages between two ranks only know a wait that blocks."""
+    try:
+        future: Future[Any] = work.get_future()
+    except RuntimeError:
+        future = Future()
+
+        def wait() -> None:
+            try:
+                work.wait()
+            except RuntimeError as error:
+                future.set_exception(error)
+            else:
+                future.set_result(None)
+
+        threading.Thread(target=wait, name="fabric-message", daemon=True).start()
+    return future
 
 
 def _future_of(result: Sequence[Any]) -> Future[Any]:

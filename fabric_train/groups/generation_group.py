@@ -12,8 +12,16 @@ import torch.distributed as dist
 from fabric_train.messages.addresses import split
 from fabric_train.messages.process import Assignment
 
+_BEFORE_2_13 = {
+    "all_gather_single": "_allgather_base",
+    "reduce_scatter_single": "_reduce_scatter_base",
+    "all_to_all_single": "alltoall_base",
+}
 _MINIMUM = dist.AllreduceOptions()
 _MINIMUM.reduceOp = dist.ReduceOp.MIN
+_ANY = (1 << 63) - 1
+RANKS_VERSION = "2"
+"""Of what ranks say to each other beside the job's own collectives; 2: a vote has four numbers."""
 
 
 class GenerationGroup(ABC):
@@ -47,6 +55,10 @@ class GenerationGroup(ABC):
     def discard(self) -> None:
         """Drop a group that nobody used."""
 
+    def is_mistake(self, _error: RuntimeError) -> bool:
+        """Whether ``error`` is of a collective that cannot be done, and not of a lost rank."""
+        return False
+
     def settle(self) -> None:  # noqa: B027  a group whose futures say it all needs none
         """Wait until what the training thread has started is over, where no future says so.
 
@@ -77,14 +89,25 @@ class GenerationGroup(ABC):
             for part, size in zip(parts, sizes, strict=True)
         ]
 
-    def vote(self, number: int = 0) -> int:
+    def vote(
+        self, number: int = 0, digest: int | None = 0, *, ends: bool = False
+    ) -> tuple[int, bool, bool]:
         """The least ``number`` of all ranks, when every rank has called it.
 
-        Raises ``RuntimeError`` where one has not.
+        And whether all ranks have said the same ``digest``, where who says None does not care; and
+        whether any rank ``ends`` its window of steps. Raises ``RuntimeError`` where a rank has not
+        called it.
         """
-        least = torch.tensor([number])
+        both = [_ANY, _ANY] if digest is None else [digest, -digest]
+        least = torch.tensor([number, *both, -int(ends)])
         self.group.allreduce([least], _MINIMUM).wait()
-        return int(least.item())
+        agreed, low, negative_high, ending = least.tolist()
+        return agreed, low == _ANY or low == -negative_high, ending < 0
+
+
+def method(group: Any, name: str) -> Any:
+    """The method of that name, as torch 2.13 calls it. Backends may have the name before that."""
+    return getattr(group, name, None) or getattr(group, _BEFORE_2_13.get(name, name))
 
 
 def generation_store(assignment: Assignment, timeout_s: float) -> Any:

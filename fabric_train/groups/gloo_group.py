@@ -67,6 +67,10 @@ class GlooGeneration(GenerationGroup):
                     one.shutdown(socket.SHUT_RDWR)
                 one.close()
 
+    def is_mistake(self, error: RuntimeError) -> bool:
+        """Errors of connections name a source file of gloo; others are of types and sizes."""
+        return not self._aborted and "gloo/" not in str(error)
+
     def is_stuck(self) -> bool:
         """Whether gloo has closed all sockets, and all threads that run collectives sleep.
 

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import ErrorType
 
-from fabric_train.groups.generation_group import GenerationGroup
+from fabric_train.groups.generation_group import GenerationGroup, method
 from fabric_train.groups.gloo_group import GlooGeneration
 from fabric_train.messages.process import Assignment
 from fabric_train.rules.limits import COLLECTIVE_S
@@ -160,6 +160,6 @@ class _ByDevice:
 
     def __getattr__(self, name: str) -> Any:
         def call(tensors: Any, *args: Any) -> Any:
-            return getattr(self._of(tensors), name)(tensors, *args)
+            return method(self._of(tensors), name)(tensors, *args)
 
         return call

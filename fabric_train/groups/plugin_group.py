@@ -12,41 +12,31 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-from torch.futures import Future
 
 from fabric_train.groups.generation_group import GenerationGroup, generation_store
 from fabric_train.groups.plugin_library import (
     ElementType,
     Kind,
     NativeGroup,
-    Reduction,
     Task,
     find_collectives,
     find_plugin,
 )
+from fabric_train.groups.plugin_work import (
+    PluginWork,
+    copy_back,
+    dense,
+    element_of,
+    gather_task,
+    reduce_scatter_task,
+    reduction_of,
+    send_task,
+)
 from fabric_train.messages.process import Assignment
 
 _ADDRESS = "plugin/{}"
-_OPS = dist.ReduceOp.RedOpType
-_REDUCTIONS = {
-    _OPS.SUM: Reduction.SUM,
-    _OPS.AVG: Reduction.AVERAGE,
-    _OPS.MIN: Reduction.MINIMUM,
-    _OPS.MAX: Reduction.MAXIMUM,
-    _OPS.PRODUCT: Reduction.PRODUCT,
-}
-_ELEMENTS = {
-    torch.uint8: ElementType.U8,
-    torch.int8: ElementType.I8,
-    torch.int32: ElementType.I32,
-    torch.int64: ElementType.I64,
-    torch.float16: ElementType.F16,
-    torch.bfloat16: ElementType.BF16,
-    torch.float32: ElementType.F32,
-    torch.float64: ElementType.F64,
-}
+_EXCHANGE = 0xA2A  # tag of what an all-to-all moves
 
 
 class PluginGeneration(GenerationGroup):
@@ -85,53 +75,6 @@ class PluginGeneration(GenerationGroup):
         self.abort()
 
 
-class _Work(dist.Work):
-    """One call of ``PluginGroup``: done when all its operations are, failed when one of them is.
-
-    A future that torch wraps in a ``Work`` would not raise in ``wait``.
-    """
-
-    def __init__(self, result: list[Any], memory: list[Tensor], after: Callable[[], None]) -> None:
-        super().__init__()
-        self._base: Future[list[Any]] = Future()
-        self._result = result
-        self._after = after
-        self.memory = memory  # what its operations use
-        self.left = 0  # operations
-        self.error = ""
-        self._future = self._base.then(self._end)
-
-    def _end(self, _base: Future[list[Any]]) -> list[Any]:
-        if self.error:
-            raise RuntimeError(self.error)
-        self._after()
-        return self._result
-
-    def complete(self) -> None:
-        """All operations have ended."""
-        self._base.set_result([])
-
-    # What torch calls.
-
-    def wait(self, _timeout: Any = None) -> bool:
-        """Raise ``RuntimeError`` when it failed. Collectives have no time limit: see ``abort``."""
-        try:
-            self._future.wait()
-        except RuntimeError:
-            if self.error:
-                raise RuntimeError(self.error) from None
-            raise
-        return True
-
-    def get_future(self) -> Future[list[Any]]:
-        """Has the result, or the error."""
-        return self._future
-
-    def is_completed(self) -> bool:
-        """It has ended, in whichever way."""
-        return bool(self._future.done())
-
-
 class PluginGroup:
     """Collectives of one rank. Names and arguments are those of ``ProcessGroup``.
 
@@ -144,7 +87,7 @@ class PluginGroup:
         self._rank = rank
         self._world = world
         self._lock = threading.Lock()
-        self._works: dict[int, _Work] = {}
+        self._works: dict[int, PluginWork] = {}
         name = "fabric-collectives"
         threading.Thread(target=self._complete, name=name, daemon=True).start()
 
@@ -170,8 +113,8 @@ class PluginGroup:
         result: list[Any],
         memory: list[Tensor],
         after: Callable[[], None] = lambda: None,
-    ) -> _Work:
-        work = _Work(result, memory, after)
+    ) -> PluginWork:
+        work = PluginWork(result, memory, after)
         with self._lock:
             for task in tasks:
                 self._works[self._native.start(task)] = work
@@ -182,44 +125,44 @@ class PluginGroup:
 
     # What torch calls.
 
-    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> _Work:
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> PluginWork:
         """Reduce each tensor over all ranks, in place."""
-        reduction = _reduction(opts)
-        whole = [_dense(tensor) for tensor in tensors]
+        reduction = reduction_of(opts)
+        whole = [dense(tensor) for tensor in tensors]
         tasks = [
-            Task(Kind.ALL_REDUCE, _element(one), one.numel(), output=one.data_ptr(),
+            Task(Kind.ALL_REDUCE, element_of(one), one.numel(), output=one.data_ptr(),
                  reduction=reduction)
             for one in whole
         ]  # fmt: skip
-        return self._start(tasks, tensors, whole, lambda: _copy_back(whole, tensors))
+        return self._start(tasks, tensors, whole, lambda: copy_back(whole, tensors))
 
-    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> _Work:
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> PluginWork:
         """As ``allreduce``."""
         return self.allreduce(tensors, opts)
 
-    def broadcast(self, tensors: list[Tensor], opts: Any = None) -> _Work:
+    def broadcast(self, tensors: list[Tensor], opts: Any = None) -> PluginWork:
         """Each tensor becomes that of rank ``opts.rootRank``."""
         root = opts.rootRank if opts is not None else 0
-        whole = [_dense(tensor) for tensor in tensors]
+        whole = [dense(tensor) for tensor in tensors]
         tasks = [
             Task(Kind.BROADCAST, ElementType.U8, one.nbytes, output=one.data_ptr(), peer=root)
             for one in whole
         ]
-        return self._start(tasks, tensors, whole, lambda: _copy_back(whole, tensors))
+        return self._start(tasks, tensors, whole, lambda: copy_back(whole, tensors))
 
     def allgather(
         self, outputs: list[list[Tensor]], inputs: list[Tensor], _opts: Any = None
-    ) -> _Work:
+    ) -> PluginWork:
         """Every rank gets the tensors of all ranks: ``[tensor][rank]``, all of one size."""
         tasks, memory, flats = [], [], []
         for output, tensor in zip(outputs, inputs, strict=True):
             if len(output) != self._world or any(one.nbytes != tensor.nbytes for one in output):
                 raise ValueError("allgather: one output of the input's size for each rank")
-            part = _dense(tensor)
+            part = dense(tensor)
             flat = torch.empty(self._world * part.nbytes, dtype=torch.uint8)
             memory += [part, flat]
             flats.append(flat)
-            tasks.append(_gather(part, flat))
+            tasks.append(gather_task(part, flat))
 
         def scatter() -> None:
             for output, tensor, flat in zip(outputs, inputs, flats, strict=True):
@@ -229,38 +172,61 @@ class PluginGroup:
 
         return self._start(tasks, outputs, memory, scatter)
 
-    def _allgather_base(self, output: Tensor, tensor: Tensor, _opts: Any = None) -> _Work:
+    def allgather_coalesced(
+        self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
+    ) -> PluginWork:
+        """As ``allgather``, with the outputs as ``[rank][tensor]``."""
+        return self.allgather([list(one) for one in zip(*outputs, strict=True)], inputs, opts)
+
+    def all_gather_single(self, output: Tensor, tensor: Tensor, _opts: Any = None) -> PluginWork:
+        """Every rank gets the tensors of all ranks, one after the other."""
         if output.nbytes != self._world * tensor.nbytes:
             raise ValueError("allgather: the output has the size of all inputs together")
-        part, whole = _dense(tensor), _dense(output)
+        part, whole = dense(tensor), dense(output)
         return self._start(
-            [_gather(part, whole)], [output], [part, whole], lambda: _copy_back([whole], [output])
+            [gather_task(part, whole)],
+            [output],
+            [part, whole],
+            lambda: copy_back([whole], [output]),
         )
 
-    def _reduce_scatter_base(self, output: Tensor, tensor: Tensor, opts: Any = None) -> _Work:
+    def reduce_scatter(
+        self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None
+    ) -> PluginWork:
+        """Each output becomes the sum of all ranks' ``inputs[…][rank]``, all of one size."""
+        wholes, parts, tasks = [], [], []
+        for output, tensors in zip(outputs, inputs, strict=True):
+            if len(tensors) != self._world or any(
+                (one.numel(), one.dtype) != (output.numel(), output.dtype) for one in tensors
+            ):
+                raise ValueError("reduce_scatter: one input of the output's size for each rank")
+            wholes.append(torch.cat([dense(one).view(-1) for one in tensors]))
+            parts.append(dense(output))
+            tasks.append(reduce_scatter_task(wholes[-1], parts[-1], opts))
+        return self._start(tasks, outputs, [*wholes, *parts], lambda: copy_back(parts, outputs))
+
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> PluginWork:
+        """``output`` becomes this rank's part of the sum of all ranks' ``tensor``."""
         if tensor.numel() != self._world * output.numel() or tensor.dtype != output.dtype:
             raise ValueError("reduce_scatter: the input has the size of all outputs together")
-        whole, part = _dense(tensor), _dense(output)
-        task = Task(
-            Kind.REDUCE_SCATTER, _element(part), part.numel(), input=whole.data_ptr(),
-            output=part.data_ptr(), reduction=_reduction(opts),
-        )  # fmt: skip
-        return self._start([task], [output], [whole, part], lambda: _copy_back([part], [output]))
+        whole, part = dense(tensor), dense(output)
+        task = reduce_scatter_task(whole, part, opts)
+        return self._start([task], [output], [whole, part], lambda: copy_back([part], [output]))
 
-    def reduce(self, tensors: list[Tensor], opts: Any) -> _Work:
+    def reduce(self, tensors: list[Tensor], opts: Any) -> PluginWork:
         """As ``allreduce``, with the result at rank ``opts.rootRank`` alone."""
         copies = [tensor.detach().clone(memory_format=torch.contiguous_format)
                   for tensor in tensors]  # fmt: skip
         tasks = [
-            Task(Kind.ALL_REDUCE, _element(one), one.numel(), output=one.data_ptr(),
-                 reduction=_reduction(opts))
+            Task(Kind.ALL_REDUCE, element_of(one), one.numel(), output=one.data_ptr(),
+                 reduction=reduction_of(opts))
             for one in copies
         ]  # fmt: skip
         is_root = self._rank == opts.rootRank
-        after = (lambda: _copy_back(copies, tensors)) if is_root else (lambda: None)
+        after = (lambda: copy_back(copies, tensors)) if is_root else (lambda: None)
         return self._start(tasks, tensors, copies, after)
 
-    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> _Work:
+    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> PluginWork:
         """Rank ``opts.rootRank`` gets the tensors of all ranks: ``[tensor][rank]``."""
         root = opts.rootRank
         if self._rank != root:
@@ -273,80 +239,98 @@ class PluginGroup:
             0, outputs, found,
         )  # fmt: skip
 
-    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> _Work:
+    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> PluginWork:
         """Every rank gets its part of ``inputs`` (``[tensor][rank]``) of rank ``opts.rootRank``."""
         root = opts.rootRank
         if self._rank != root:
             return self.recv(outputs, root, 0)
-        parts = [(_dense(tensors[r]), r) for tensors in inputs for r in range(self._world)]
+        parts = [(dense(tensors[r]), r) for tensors in inputs for r in range(self._world)]
         for output, tensors in zip(outputs, inputs, strict=True):
             output.copy_(tensors[root])
-        tasks = [_send(one, r, 0) for one, r in parts if r != root]
+        tasks = [send_task(one, r, 0) for one, r in parts if r != root]
         return self._start(tasks, outputs, [one for one, _ in parts])
 
-    def barrier(self, _opts: Any = None) -> _Work:
+    def all_to_all_single(
+        self, output: Tensor, tensor: Tensor, output_sizes: list[int], input_sizes: list[int],
+        _opts: Any = None,
+    ) -> PluginWork:  # fmt: skip
+        """Rank r gets the r-th part of ``tensor``; parts of the first dimension, by their sizes."""
+        whole = dense(output)
+        parts = _parts(whole, output_sizes, self._world, "output")
+        given = _parts(dense(tensor), input_sizes, self._world, "input")
+        return self._exchange(parts, given, [output], lambda: copy_back([whole], [output]))
+
+    def alltoall(
+        self, outputs: list[Tensor], inputs: list[Tensor], _opts: Any = None
+    ) -> PluginWork:
+        """Rank r gets ``inputs[r]``."""
+        if len(outputs) != self._world or len(inputs) != self._world:
+            raise ValueError("all_to_all: one output and one input for each rank")
+        whole = [dense(one) for one in outputs]
+        given = [dense(one) for one in inputs]
+        return self._exchange(whole, given, outputs, lambda: copy_back(whole, outputs))
+
+    def _exchange(
+        self, parts: Sequence[Tensor], given: Sequence[Tensor], result: list[Any],
+        after: Callable[[], None],
+    ) -> PluginWork:  # fmt: skip
+        """Dense ``given[r]`` goes to rank r, and ``parts[r]`` comes from there."""
+        if parts[self._rank].nbytes != given[self._rank].nbytes:
+            raise ValueError("all_to_all: a rank gives itself what it gets from itself")
+        kept = given[self._rank].clone()
+        others = [r for r in range(self._world) if r != self._rank]
+        tasks = [
+            Task(Kind.RECEIVE, ElementType.U8, parts[r].nbytes, output=parts[r].data_ptr(), peer=r,
+                 tag=_EXCHANGE)
+            for r in others if parts[r].nbytes
+        ]  # fmt: skip
+        tasks += [send_task(given[r], r, _EXCHANGE) for r in others if given[r].nbytes]
+
+        def finish() -> None:
+            with torch.no_grad():
+                parts[self._rank].view(-1).copy_(kept.view(-1))
+            after()
+
+        return self._start(tasks, result, [*parts, *given], finish)
+
+    def recv_anysource(self, _tensors: list[Tensor], _tag: int) -> PluginWork:
+        """Refused: a receive is posted to the connection of one rank."""
+        raise TypeError("the plugin backend receives from a rank that is named")
+
+    def barrier(self, _opts: Any = None) -> PluginWork:
         """Done when every rank has called it."""
         one = torch.zeros(1, dtype=torch.int32)
         task = Task(Kind.ALL_REDUCE, ElementType.I32, 1, output=one.data_ptr())
         return self._start([task], [], [one])
 
-    def send(self, tensors: list[Tensor], destination: int, tag: int) -> _Work:
+    def send(self, tensors: list[Tensor], destination: int, tag: int) -> PluginWork:
         """Send to one rank. Messages between two ranks arrive in the order of their calls."""
-        whole = [_dense(tensor) for tensor in tensors]
-        return self._start([_send(one, destination, tag) for one in whole], tensors, whole)
+        whole = [dense(tensor) for tensor in tensors]
+        return self._start([send_task(one, destination, tag) for one in whole], tensors, whole)
 
-    def recv(self, tensors: list[Tensor], source: int, tag: int) -> _Work:
+    def recv(self, tensors: list[Tensor], source: int, tag: int) -> PluginWork:
         """Receive what ``source`` sends next; its size and its tag have to be those."""
         return self._receive([(tensor, source) for tensor in tensors], tag, tensors, tensors)
 
     def _receive(
         self, wanted: list[tuple[Tensor, int]], tag: int, result: list[Any], keep: list[Tensor]
-    ) -> _Work:
-        whole = [_dense(tensor) for tensor, _ in wanted]
+    ) -> PluginWork:
+        whole = [dense(tensor) for tensor, _ in wanted]
         tasks = [
             Task(Kind.RECEIVE, ElementType.U8, one.nbytes, output=one.data_ptr(), peer=source,
                  tag=tag)
             for one, (_, source) in zip(whole, wanted, strict=True)
         ]  # fmt: skip
         targets = [tensor for tensor, _ in wanted]
-        return self._start(tasks, result, [*whole, *keep], lambda: _copy_back(whole, targets))
+        return self._start(tasks, result, [*whole, *keep], lambda: copy_back(whole, targets))
 
 
-def _send(one: Tensor, destination: int, tag: int) -> Task:
-    return Task(
-        Kind.SEND, ElementType.U8, one.nbytes, input=one.data_ptr(), peer=destination, tag=tag
-    )
-
-
-def _gather(part: Tensor, whole: Tensor) -> Task:
-    return Task(
-        Kind.ALL_GATHER, ElementType.U8, part.nbytes, input=part.data_ptr(),
-        output=whole.data_ptr(),
-    )  # fmt: skip
-
-
-def _dense(tensor: Tensor) -> Tensor:
-    """The tensor, or a contiguous copy of it. Raises ``TypeError`` for one outside host memory."""
-    if tensor.device.type != "cpu" or tensor.is_sparse:
-        raise TypeError(f"the plugin backend moves dense tensors of cpu, not of {tensor.device}")
-    return tensor.detach().contiguous()
-
-
-def _copy_back(copies: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
-    with torch.no_grad():
-        for copy, tensor in zip(copies, tensors, strict=True):
-            if copy.data_ptr() != tensor.data_ptr():
-                tensor.copy_(copy)
-
-
-def _element(tensor: Tensor) -> ElementType:
-    if tensor.dtype not in _ELEMENTS:
-        raise TypeError(f"the plugin backend reduces no {tensor.dtype}")
-    return _ELEMENTS[tensor.dtype]
-
-
-def _reduction(opts: Any) -> Reduction:
-    op = opts.reduceOp.op if opts is not None else _OPS.SUM
-    if op not in _REDUCTIONS:
-        raise TypeError(f"the plugin backend has no {op}")
-    return _REDUCTIONS[op]
+def _parts(whole: Tensor, sizes: Sequence[int], world: int, what: str) -> list[Tensor]:
+    """Dense ``whole`` in one part for each rank; without ``sizes`` in equal ones."""
+    rows = len(whole) if whole.dim() else 0
+    if not sizes and rows % world:
+        raise ValueError(f"all_to_all_single: {what} of {rows} rows for {world} ranks")
+    split = list(sizes) or [rows // world] * world
+    if len(split) != world or sum(split) != rows:
+        raise ValueError(f"all_to_all_single: {what} of {rows} rows, parts of {split}")
+    return list(whole.split(split))

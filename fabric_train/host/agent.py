@@ -25,7 +25,7 @@ from fabric_train.host.job_socket import DaemonError, Fence, JobSocket
 from fabric_train.host.newest import NewestCheck, promise_of
 from fabric_train.host.peer_messages import PeerMessage
 from fabric_train.host.peers import Peers
-from fabric_train.host.urgency import Urgency
+from fabric_train.host.urgency import ALERT_S, LOOK_S, Urgency
 from fabric_train.messages.addresses import join
 from fabric_train.messages.documents import AgentDocument, JobGeneration, JobOrder
 from fabric_train.messages.process import (
@@ -54,6 +54,8 @@ from fabric_train.messages.process import (
 from fabric_train.rules.coordinator import Kill, RecoveryRecord, ReleaseAll, Spawn
 from fabric_train.rules.protection import Placement, Protection, protection
 
+ALONE_S = 1.0
+"""Without a host that keeps its rank-local states, this host waits so long, then trains on."""
 _ADVICE = (
     "A job of several hosts needs fabricd on each: name its run directory with --daemon. "
     "A job on one machine needs none: --standalone"
@@ -101,6 +103,10 @@ class HostAgent:
         self._published_at = 0.0
         self._urgency = Urgency()
         self._publishing: asyncio.Handle | None = None
+        self._silent: frozenset[str] = frozenset()
+        self._missed: frozenset[str] = frozenset()
+        self._alerted = asyncio.Event()
+        self._lonely: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
         self._end: End | None = None
@@ -127,6 +133,7 @@ class HostAgent:
             return f"address {address}: {error.strerror or error}"
         self._prepare(listener.getsockname()[1])
         daemon = asyncio.create_task(self._daemon.run(reader))
+        watching = asyncio.create_task(self._watch_progress())
         assert self._peers is not None
         try:
             await self._peers.open(listener)
@@ -135,6 +142,7 @@ class HostAgent:
         finally:
             at_once = self._end is not None and self._end.at_once
             await self._processes.close(*([0.0] if at_once else []))
+            watching.cancel()
             daemon.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await daemon
@@ -289,6 +297,7 @@ class HostAgent:
         core = self._running_core()
         accepted = core.accepted
         self._perform(core.order(compute, order, time.monotonic()))
+        self._note_alert()
         self._leaves = self._leaves or order.phase == "failed"
         if core.accepted is not accepted:
             self._update_members()
@@ -301,6 +310,7 @@ class HostAgent:
             return
         self._report(f"incarnation {fence.incarnation} of {fence.host} is fenced")
         self._running_core().fence(fence.host, fence.incarnation)
+        self._note_alert()
         self._peers.fence(fence.host, fence.incarnation)
         self._daemon.acknowledge(fence.id)
 
@@ -308,6 +318,47 @@ class HostAgent:
         """This incarnation is fenced."""
         if self._core is not None:
             self._perform(self._core.stop(reason))
+
+    def silent(self, hosts: Sequence[str]) -> None:
+        """These hosts are silent to fabricd's probes."""
+        self._silent = frozenset(hosts)
+        self._note_alert()
+
+    def _note_buddies(self) -> None:
+        """After a while without one, go on alone, and say so once."""
+        if not self._local.hears_no_buddy:
+            if self._lonely is not None:
+                self._lonely.cancel()
+            self._lonely = None
+        elif self._lonely is None:
+            self._lonely = asyncio.get_running_loop().call_later(ALONE_S, self._go_on_alone)
+
+    def _go_on_alone(self) -> None:
+        buddies = ", ".join(self._local.buddies)
+        self._report(
+            f"UNPROTECTED: the rank-local states of this host are on no other host, for the agents "
+            f"of {buddies} are not heard. If it is lost before one is, the job cannot go on"
+        )
+        self._perform_local(self._local.go_on_alone())
+
+    # Whether the job steps, while a host of it is in question.
+
+    def _note_alert(self) -> None:
+        self._urgency.alert = self._running_core().bears_witness(self._silent | self._missed)
+        (self._alerted.set if self._urgency.alert else self._alerted.clear)()
+
+    async def _watch_progress(self) -> None:
+        core = self._running_core()
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._alerted.wait(), LOOK_S)
+            alert = self._urgency.alert
+            for process in core.ranks_here:
+                core.progressed(process, self._processes.finished_by(process), asked=alert)
+            if alert:
+                core.looked()
+            self._publish_soon()
+            await asyncio.sleep(ALERT_S / 2)
 
     # What other agents say: see ``PeerEvents``.
 
@@ -320,7 +371,10 @@ class HostAgent:
     def heard(self, hears: Sequence[str], misses: Sequence[str]) -> None:
         """Whom this agent hears and misses."""
         self._running_core().heard(hears, misses, time.monotonic())
+        self._missed = frozenset(misses)
+        self._note_alert()
         self._perform_local(self._local.heard(hears))
+        self._note_buddies()
         self._publish_soon()
 
     def peer_received(self, host: str, message: PeerMessage) -> None:

@@ -10,45 +10,17 @@ by the first generation that this host starts: until then their ``Welcome`` is h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from fabric_train.host.effects import Assign, Effect, End, Greet, Note, Setup, Start
+from fabric_train.host.known_process import KnownProcess
 from fabric_train.host.orders import problem_of
-from fabric_train.messages.documents import AgentDocument, JobGeneration, JobOrder, ProcessState
+from fabric_train.host.witness import is_witness
+from fabric_train.messages.documents import AgentDocument, JobGeneration, JobOrder
+from fabric_train.messages.progress_memory import Finished
 from fabric_train.rules.coordinator import Kill, RecoveryRecord, ReleaseAll, Spawn
 
 FAILURES = 3  # rounds of new processes that end before they are warm
-
-
-@dataclass
-class _Process:
-    name: str
-    standby: bool
-    round: int
-    joined: bool = False
-    welcomed: bool = False
-    layout: str | None = None
-    software: dict[str, str] = field(default_factory=dict)
-    ended: str | None = None
-    killed_for: str = ""
-    acknowledged: int = 0
-    recovered: int = 0
-    committed: int = 0
-    step: int = 0
-    finished: int | None = None
-
-    def state(self) -> ProcessState:
-        if self.ended is not None:
-            state = "ended"
-        elif self.layout is not None:
-            state = "warm"
-        else:
-            state = "joined" if self.joined else "starting"
-        return ProcessState(
-            self.name, state, self.standby, self.layout, self.software, self.ended or "",
-            self.acknowledged, self.recovered, self.committed, self.step, self.finished,
-        )  # fmt: skip
 
 
 class HostCore:
@@ -56,7 +28,7 @@ class HostCore:
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
-        self._processes: dict[str, _Process] = {}
+        self._processes: dict[str, KnownProcess] = {}
         self._spawned = 0
         self._round = 0
         self._failures = 0
@@ -68,6 +40,7 @@ class HostCore:
         self._suspects = 0
         self._failed = ""
         self._fenced: set[tuple[str, str]] = set()
+        self._looks = 0
         self._refused_layouts: set[str] = set()
         self._hears: tuple[str, ...] = ()
         self._misses: tuple[str, ...] = ()
@@ -101,7 +74,7 @@ class HostCore:
             setup.address, setup.store, setup.token,
             [one.state() for one in self._processes.values()], setup.node_rank, self._accepted,
             self._running.number if self._running else 0, list(self._hears), list(self._misses),
-            self._suspects, self._failed,
+            self._suspects, self._failed, self._looks,
         )  # fmt: skip
 
     def knows(self, process: str) -> bool:
@@ -229,6 +202,43 @@ class HostCore:
         one.step = max(one.step, step)
         if self._running and self._all_ranks(lambda mine: mine.committed):
             self._amend(committed_at=now)
+
+    def progressed(self, process: str, done: Finished, *, asked: bool = True) -> None:
+        """``process`` has ``done`` so much, as it says in its memory.
+
+        Unless the agent is ``asked`` whether the job steps, only own times are taken from there.
+        """
+        one = self._processes.get(process)
+        if one is None or one.ended is not None:
+            return
+        one.window = done.window or one.window  # it is just being written
+        if asked:
+            one.step, one.collectives = max(one.step, done.step), done.collectives
+
+    def looked(self) -> None:
+        """All of ``ranks_here`` have progressed as far as they have until now."""
+        self._looks += 1
+
+    def bears_witness(self, silent: Collection[str]) -> bool:
+        """Whether the job steps has to be known, and this host is one that says it.
+
+        ``silent``: hosts that the probes of this host, or its agent, miss.
+        """
+        accepted, running = self._accepted, self._running
+        if accepted is None or running is None:
+            return False
+        members = ((one.host, one.incarnation) for one in running.members)
+        doubtful = {host for host, _ in self._fenced.intersection(members)}.union(silent)
+        waits = accepted.number > running.number
+        return is_witness(self._setup.host, running.hosts, doubtful, waits=waits)
+
+    @property
+    def ranks_here(self) -> list[str]:
+        """Live processes of this host that hold ranks in the running generation."""
+        running = self._running
+        if running is None:
+            return []
+        return [one.name for one in self._ranks(running) if one.ended is None]
 
     def finished(self, process: str, step: int) -> None:
         """The training loop of ``process`` has ended after ``step`` steps."""
@@ -379,7 +389,7 @@ class HostCore:
     def _spawn(self, *, standby: bool) -> Spawn:
         name = f"{self._setup.host}/{self._setup.incarnation}/p{self._spawned}"
         self._spawned += 1
-        self._processes[name] = _Process(name, standby, self._round)
+        self._processes[name] = KnownProcess(name, standby, self._round)
         return Spawn(name, standby)
 
     def _count_failure(self, reason: str) -> list[Effect]:
@@ -416,10 +426,10 @@ class HostCore:
         self._over = True
         return [End(reason, at_once)]
 
-    def _live(self) -> list[_Process]:
+    def _live(self) -> list[KnownProcess]:
         return [one for one in self._processes.values() if one.ended is None]
 
-    def _ranks(self, generation: JobGeneration) -> list[_Process]:
+    def _ranks(self, generation: JobGeneration) -> list[KnownProcess]:
         """Those of this host's processes that hold ranks in ``generation``, alive or not."""
         return [one for one in self._processes.values() if generation.rank_of(one.name) is not None]
 
@@ -454,7 +464,7 @@ class HostCore:
         if self._running is not None and self._trouble is None:
             self._trouble = (now, reason)
 
-    def _all_ranks(self, newest: Callable[[_Process], int]) -> bool:
+    def _all_ranks(self, newest: Callable[[KnownProcess], int]) -> bool:
         running = self._running
         assert running is not None
         mine = self._ranks(running)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -75,13 +75,21 @@ class Refused:
     reason: str
 
 
-DaemonMessage = Welcome | Order | Fence | Stop | Refused
+@dataclass(frozen=True)
+class Silent:
+    """These hosts are silent to this host's probes, on all rails."""
+
+    hosts: list[str]
+
+
+DaemonMessage = Welcome | Order | Fence | Stop | Refused | Silent
 _CLASSES: dict[str, type[DaemonMessage]] = {
     "welcome": Welcome,
     "order": Order,
     "fence": Fence,
     "stop": Stop,
     "refused": Refused,
+    "silent": Silent,
 }
 
 
@@ -117,6 +125,9 @@ class DaemonEvents(Protocol):
 
     def stopped(self, reason: str) -> None:
         """This incarnation is fenced."""
+
+    def silent(self, hosts: Sequence[str]) -> None:
+        """These hosts are silent on all rails, and no others."""
 
 
 class JobSocket:
@@ -225,6 +236,8 @@ class JobSocket:
                     self._events.fenced(message)
                 case Stop():
                     self._events.stopped(message.reason)
+                case Silent():
+                    self._events.silent(message.hosts)
                 case Refused():
                     self._report(f"fabricd refuses job {self._job}: {message.reason}")
                     return

@@ -4,6 +4,10 @@ The buddies of a host are the next two hosts with ranks, in slot order. A rank h
 is stored when all buddies that are heard have acknowledged it, and at least one has. So a step that
 any rank has applied can be continued after the loss of any one host.
 
+A host that hears no buddy for a while, whose collectives go on all the same, has lost its network
+of agents alone. It trains on without copies rather than hold the whole job; if it is lost before a
+buddy is heard again, the job cannot go on, so people are told.
+
 Spare hosts are no buddies: the loss of one makes no new generation, so a rank could wait for it for
 ever. A job whose ranks are all on one host has none; with that host it loses all replicas, too.
 """
@@ -71,6 +75,7 @@ class LocalStates:
         self._ranks: frozenset[int] = frozenset()  # on this host
         self._buddies: tuple[str, ...] = ()
         self._heard: frozenset[str] = frozenset()
+        self._alone = False
         self._generation = 0
         self._incarnations: dict[str, str] = {}
 
@@ -162,6 +167,22 @@ class LocalStates:
     def heard(self, hosts: Iterable[str]) -> list[Effect]:
         """These agents are heard."""
         self._heard = frozenset(hosts)
+        self._alone = self._alone and self.hears_no_buddy
+        return self._settle()
+
+    @property
+    def hears_no_buddy(self) -> bool:
+        """There are buddies, and none of them is heard."""
+        return bool(self._buddies) and self._heard.isdisjoint(self._buddies)
+
+    @property
+    def buddies(self) -> tuple[str, ...]:
+        """Hosts that keep the states of the ranks here."""
+        return self._buddies
+
+    def go_on_alone(self) -> list[Effect]:
+        """No buddy is waited for until one is heard again."""
+        self._alone = self.hears_no_buddy
         return self._settle()
 
     def find(self, rank: int, step: int) -> tuple[int, bytes] | None:
@@ -188,7 +209,7 @@ class LocalStates:
 
     def _is_safe(self, acknowledged: Collection[str]) -> bool:
         buddies: Sequence[str] = self._buddies
-        if not buddies:
+        if not buddies or self._alone:
             return True
         return any(host in acknowledged for host in buddies) and all(
             host in acknowledged or host not in self._heard for host in buddies

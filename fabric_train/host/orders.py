@@ -20,6 +20,8 @@ def problem_of(order: JobOrder, setup: Setup, processes: Container[str]) -> str:
         return ""
     if order.generation is None:
         return f"phase {order.phase} without a generation"
+    if order.phase == "running" and order.generation.parked:
+        return f"generation {order.generation.number} is parked: it cannot run"
     return _problem(order.generation, setup, processes)
 
 
@@ -31,7 +33,8 @@ def _problem(generation: JobGeneration, setup: Setup, processes: Container[str])
         return f"{len(generation.slots)} slots, and the job has {setup.world} ranks"
     if len(set(generation.slots)) != setup.world:
         return "a process has two ranks"
-    if len(members) != len(generation.members) or not members.keys() >= set(generation.hosts):
+    known = generation.parked or members.keys() >= set(generation.hosts)
+    if len(members) != len(generation.members) or not known:
         return "a host with a rank is no member, or a member is named twice"
     mine = members.get(setup.host)
     if mine is not None and mine.incarnation != setup.incarnation:

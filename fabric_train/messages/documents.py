@@ -20,10 +20,16 @@ from typing import Any, TypeVar
 from fabric_train.messages import typed_json
 from fabric_train.messages.packed import MOST_BYTES, pack, unpack
 from fabric_train.messages.short_form import lengthen, shorten
+from fabric_train.messages.step_window import StepWindow
 from fabric_train.messages.typed_json import DocumentError, FieldError, Reader
 
 VERSION = 1
 PACK_FROM = 4096
+NETWORK = "network"
+"""Key of ``ProcessState.software``: over which network the collectives of the job run.
+
+``rails``, or ``agents``: that of the agents' addresses. An agent of the version before says none.
+"""
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,9 @@ class ProcessState:
     rank), ended. ``standby``: started to replace a rank of this host. ``acknowledged``,
     ``recovered`` and ``committed`` are the newest generations in which it did so; ``step`` is the
     newest step that it has said to have applied; ``finished`` its last step, once its loop ended.
+    ``software``: versions and settings that have to agree in a job; ``NETWORK`` is one of them.
+    ``collectives``: how many it has finished, as far as its agent was asked; 0: not said.
+    ``window``: how long it worked by itself in its newest window of steps.
     """
 
     process: str
@@ -47,6 +56,17 @@ class ProcessState:
     committed: int = 0
     step: int = 0
     finished: int | None = None
+    collectives: int = 0
+    window: StepWindow | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Its JSON value; the version before knows neither ``collectives`` nor ``window``."""
+        data = typed_json.write(self)
+        if not self.collectives:
+            del data["collectives"]
+        if self.window is None:
+            del data["window"]
+        return data
 
 
 @dataclass(frozen=True)
@@ -72,7 +92,9 @@ class JobGeneration:
     whose base is older than the one that it has accepted, or that gives a rank to whom it fences.
     ``formed`` is False for a start from the beginning. ``lost``: ranks that change hands.
     ``store`` is the address of the generation's key-value store. ``planned``: all processes of
-    ``base`` live, and train on until those of this generation are connected.
+    ``base`` live, and train on until those of this generation are connected. ``parked``: it never
+    runs, and not all of its ranks have a process: while no spare is there, it only says who decides
+    from now on.
     """
 
     number: int
@@ -87,6 +109,7 @@ class JobGeneration:
     lost: list[int] = field(default_factory=list)
     reason: str = ""
     planned: bool = False
+    parked: bool = False
 
     @functools.cached_property
     def proposal(self) -> str:
@@ -101,6 +124,8 @@ class JobGeneration:
         data = typed_json.write(self)
         if not self.planned:  # the version before takes that for granted
             del data["planned"]
+        if not self.parked:  # nor does it know this one
+            del data["parked"]
         return data
 
     @functools.cached_property
@@ -164,7 +189,8 @@ class AgentDocument:
     another one of the same. ``running`` is the number of the newest one that it has started.
     ``hears`` and ``misses``: agents of the job with which it does and does not exchange heartbeats.
     ``suspects``: the newest generation in which a collective of a process here failed.
-    ``failed``: a process says that nobody can go on.
+    ``failed``: a process says that nobody can go on. ``looks``: how often it has looked whether its
+    ranks have finished a step, because a host of the job is in question.
     """
 
     job: str
@@ -184,10 +210,18 @@ class AgentDocument:
     misses: list[str] = field(default_factory=list)
     suspects: int = 0
     failed: str = ""
+    looks: int = 0
     version: int = VERSION
 
+    def to_json(self) -> dict[str, Any]:
+        """Its JSON value; the version before knows no ``looks``."""
+        data = typed_json.write(self)
+        if not self.looks:
+            del data["looks"]
+        return data
+
     def is_progress_of(self, before: AgentDocument) -> bool:
-        """It says what ``before`` said, but for the steps of its processes."""
+        """It says what ``before`` said, but for the steps of its processes, and its looks."""
         return self.is_vote_of(before) and (
             (self.hears, self.misses) == (before.hears, before.misses)
         )
@@ -195,7 +229,7 @@ class AgentDocument:
     def is_vote_of(self, before: AgentDocument) -> bool:
         """It says what ``before`` said, but for steps, and for whom it hears and misses."""
         return (
-            _same_but(self, before, "processes", "hears", "misses")
+            _same_but(self, before, "processes", "hears", "misses", "looks")
             and len(self.processes) == len(before.processes)
             and all(map(_same_but_step, self.processes, before.processes))
         )
@@ -231,12 +265,15 @@ def _same_but(one: object, other: object, *names: str) -> bool:
 
 
 def _same_but_step(one: ProcessState, other: ProcessState) -> bool:
-    return _same_but(one, other, "step")
+    return _same_but(one, other, "step", "collectives", "window")
 
 
 def to_data(document: Any) -> dict[str, Any]:  # noqa: ANN401
     """JSON values of any document of this module. Not to be changed: generations are shared."""
-    return typed_json.write(document)
+    data: dict[str, Any] = (
+        document.to_json() if isinstance(document, AgentDocument) else typed_json.write(document)
+    )
+    return data
 
 
 def parse(cls: type[T], data: object) -> T:

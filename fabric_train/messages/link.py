@@ -112,11 +112,14 @@ class AgentLink:
                 raise AgentLostError(f"the agent has not answered within {timeout_s:g} s")
         raise self._reason() or AgentLostError("the agent is gone")
 
-    def store(self, rank: int, step: int, body: bytes) -> int:
-        """Give a rank-local state to the agent, and return its number for ``wait_stored``."""
+    def store(self, rank: int, step: int, body: bytes, *, late: bool = False) -> int:
+        """Give a rank-local state to the agent, and return its number for ``wait_stored``.
+
+        ``late``: of a step that has begun. That of the gate before stays until this one is whole.
+        """
         self._sent_states += 1
         if self._memory is not None:
-            write(self._memory, KeptState(rank, step, body))
+            write(self._memory, KeptState(rank, step, body), late=late)
             self._stored = self._sent_states
         else:
             self.send(LocalState(rank, step, body, self._sent_states))

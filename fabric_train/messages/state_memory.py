@@ -2,7 +2,8 @@
 
 The process writes it, and the agent reads it when the process is lost: nobody is woken for a step.
 Each state has a place of its own, by its step. A state that was being written when its process was
-killed fails its checksum; the states of the steps before it are whole.
+killed fails its checksum; the states of the steps before it are whole. A *late* state is one of a
+step that has begun, and has another place than that which was left at the gate before.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def create(process: str) -> int:
     return os.memfd_create(f"fabric-{process}", os.MFD_CLOEXEC)
 
 
-def write(descriptor: int, state: KeptState) -> None:
+def write(descriptor: int, state: KeptState, *, late: bool = False) -> None:
     """Keep ``state``, in the place of the one ``STEPS`` before it.
 
     Raises ``ValueError`` for a body of more than ``MAX_BODY``, ``OSError`` without memory.
@@ -47,15 +48,15 @@ def write(descriptor: int, state: KeptState) -> None:
     if len(state.body) > MAX_BODY:
         raise ValueError(f"rank-local state of {len(state.body)} B: at most {MAX_BODY}")
     data = _head(state) + state.body
-    offset = (state.step % STEPS) * _PLACE
+    offset = (state.step % STEPS + STEPS * late) * _PLACE
     while data:
         written = os.pwrite(descriptor, data, offset)
         data, offset = data[written:], offset + written
 
 
 def read(descriptor: int) -> Iterator[KeptState]:
-    """All states that are whole."""
-    for place in range(STEPS):
+    """All states that are whole; a late one after the other one of its step."""
+    for place in range(2 * STEPS):
         head = os.pread(descriptor, _HEAD.size, place * _PLACE)
         if len(head) < _HEAD.size:
             continue

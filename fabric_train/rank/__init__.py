@@ -4,6 +4,7 @@
 - ``recovery``: what the ranks of a new generation give each other. ``preparation``: a planned move.
 - ``hand_over``: rank-local state goes to the agent before the vote on a step.
 - ``progress``, ``ending``: what the agent is told. ``guard``: who may publish a checkpoint.
+- ``own_time``, ``device_time``: how long a rank works by itself.
 
 Called by training scripts through ``fabric_train.join``. The training thread owns all state; the
 link's thread only leaves it news.

@@ -16,7 +16,8 @@ from typing import NoReturn
 
 from fabric_train.groups.collectives import FabricGroup
 from fabric_train.messages.link import AgentLink, AgentLostError
-from fabric_train.messages.process import Ending
+from fabric_train.messages.process import Ending, Failed
+from fabric_train.rules.loop import RuleError
 
 
 def announce_early_end(link: AgentLink, group: FabricGroup) -> Callable[[str], None]:
@@ -43,6 +44,9 @@ def announce_early_end(link: AgentLink, group: FabricGroup) -> Callable[[str], N
     def uncaught(
         kind: type[BaseException], error: BaseException, traceback: TracebackType | None
     ) -> None:
+        if isinstance(error, RuleError):
+            with contextlib.suppress(AgentLostError):
+                link.send(Failed(str(error)[:2000]))
         announce(f"{kind.__name__}: {error}")
         show(kind, error, traceback)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from fabric_train.messages.link import AgentLink, AgentLostError
 from fabric_train.messages.process import NEWEST_S, NewestAnswer, NewestRequest
 from fabric_train.state.checkpoint import CheckpointDirectory, CheckpointRefusedError, Token
+from fabric_train.state.full_disk import full
 
 _QUESTIONS = itertools.count(1)
 
@@ -24,19 +25,24 @@ def guarded_checkpoint(
 ) -> Iterator[Path]:
     """A private directory to write the state after ``step`` steps into, published at the end.
 
-    Raises ``CheckpointRefusedError``, and ``OSError`` of the file system; nothing is published
-    then, nor when the caller's block raises.
+    Raises ``CheckpointRefusedError``, and ``OSError`` of the file system, of which
+    ``CheckpointFullError`` is one; nothing is published then, nor when the caller's block raises.
     """
 
     def newest_generation() -> int:
         return _newest_generation(link, rank, timeout_s)
 
-    token = checkpoints.claim(newest_generation(), newest_generation)
-    staging = checkpoints.stage(token)
+    try:
+        token = checkpoints.claim(newest_generation(), newest_generation)
+        staging = checkpoints.stage(token)
+    except OSError as error:
+        raise full(checkpoints.directory, None, error) or error from None
     try:
         try:
             yield staging.path
-        except Exception:
+        except Exception as error:
+            if no_room := full(checkpoints.directory, staging.path, error):
+                raise no_room from error
             checkpoints.check(token)  # is the directory gone?
             raise
         while True:
@@ -48,6 +54,12 @@ def guarded_checkpoint(
             staging = checkpoints.restage(staging, Token(token.run, newest))
             token = checkpoints.claim(newest, newest_generation)
         checkpoints.publish(staging, step)
+    except OSError as error:
+        no_room = full(checkpoints.directory, staging.path, error)
+        checkpoints.discard(staging)
+        if no_room is not None and no_room is not error:
+            raise no_room from error
+        raise
     except BaseException:
         checkpoints.discard(staging)
         raise

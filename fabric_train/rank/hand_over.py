@@ -46,6 +46,15 @@ class HandOver:
             self._number = self._link.store(rank, step, self._start.capture_next())
         self._link.wait_stored(self._number)
 
+    def store_late(self, rank: int, step: int) -> None:
+        """Send the state at the start of ``step``, if the gate before has not seen all of it.
+
+        Raises ``AgentLostError``. Nobody waits before ``complete``.
+        """
+        body = self._start.late_state()
+        if body is not None:
+            self._link.store(rank, step, body, late=True)
+
     def store_first(self, rank: int, step: int) -> None:
         """As ``complete``, for the state in which the first step starts."""
         self._link.wait_stored(self._link.store(rank, step, self._start.local()))

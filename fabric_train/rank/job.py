@@ -24,7 +24,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import platform
 import secrets
 import sys
 import time
@@ -45,22 +44,22 @@ from fabric_train.messages import process as wire
 from fabric_train.messages.link import AgentLink
 from fabric_train.rank.ending import announce_early_end, end_at_once, watch_loop
 from fabric_train.rank.guard import guarded_checkpoint
-from fabric_train.rank.hand_over import HandOver
-from fabric_train.rank.launched import launched
+from fabric_train.rank.launched import launched, software
+from fabric_train.rank.own_parts import OwnParts
 from fabric_train.rank.preparation import Preparation
 from fabric_train.rank.progress import Progress
 from fabric_train.rank.recovery import agree_on_plan, copy_states, role_of, since_ms
 from fabric_train.rules.agreement import Beginning, DisagreementError, agree, layout_of
 from fabric_train.rules.limits import timeout_s
+from fabric_train.rules.loop import RuleError
 from fabric_train.rules.protection import Protection
 from fabric_train.rules.step_rule import RankReport, RecoveryPlan, UnrecoverableError
 from fabric_train.state.checkpoint import CheckpointDirectory
 from fabric_train.state.later_part import LaterPart
-from fabric_train.state.rank_local import LocalStates, Stateful
-from fabric_train.state.replicated import LayoutError, ReplicatedState
-from fabric_train.state.step_start import StepStart
+from fabric_train.state.rank_local import Stateful
+from fabric_train.state.replicated import LayoutError
 from fabric_train.state.transfer import CorruptStateError
-from fabric_train.state.unprotected import state_of
+from fabric_train.state.unprotected import Finds, state_of
 
 _REHEARSALS = 2  # DDP orders its buckets anew before its second forward pass
 
@@ -91,14 +90,11 @@ class Job:
         self._preparation = Preparation(self._link, self._timeout_s)
         self._generation = 0
         self._spare = False
-        self._state: ReplicatedState | None = None
-        self._local: LocalStates | None = None
+        self._parts: OwnParts | None = None  # what is protected
         self._step = 0
         self._started = False  # steps() was called
         self._rehearsals = 0
         self._holds_state = False
-        self._start: StepStart | None = None
-        self._hand_over: HandOver | None = None
         self._captured = False  # the start of a step is captured, and its attempt has not begun
         self._in_attempt = False
         self._applied = False  # the gate of this attempt is passed
@@ -109,6 +105,11 @@ class Job:
         self._run = secrets.token_hex(8)  # of the job: rank 0's, once the ranks have agreed
         self._order = hashlib.sha256()
         self._progress = Progress(self._link)
+
+    @property
+    def _own(self) -> OwnParts:
+        assert self._parts is not None
+        return self._parts
 
     @property
     def rank(self) -> int:
@@ -146,16 +147,10 @@ class Job:
         ``local``: what differs between ranks (samplers, loaders), with a ``state_dict``.
         Raises ``TypeError`` for a part that has no state, ``RuntimeError`` for a second call.
         """
-        if self._state is not None:
+        if self._parts is not None:
             raise RuntimeError("protect() was called before: name all parts in one call")
-        state = ReplicatedState(parts)
-        if not state.optimizers():
-            raise TypeError("protect() needs an optimizer: its step is what a job counts")
-        self._state = state
-        self._local = LocalStates(local or {})
-        self._start = StepStart(state, self._local)
-        self._hand_over = HandOver(self._link, self._start)
-        early = self._hand_over.send_early
+        self._parts = OwnParts.of(self._link, parts, local or {})
+        early = self._parts.hand_over.send_early
         self._group.on_reduce = lambda: early(self._group.rank(), self._step + 1)
         register_optimizer_step_pre_hook(self._before_step)
         self._rehearsals = _REHEARSALS
@@ -171,7 +166,7 @@ class Job:
         return watch_loop(self._steps(total, first), self._announce_end)
 
     def _steps(self, total: int, first: int) -> Iterator[int]:
-        if self._state is None:
+        if self._parts is None:
             raise RuntimeError("call protect() before steps()")
         if self._started:
             raise RuntimeError("steps() was called before: a job has one loop")
@@ -192,10 +187,10 @@ class Job:
         self._captured = self._applied = False
         self._in_attempt = self._uncommitted = True
         self._group.use = Use.LOCAL if self.rehearsing else Use.ATTEMPT
-        assert self._hand_over is not None
-        self._hand_over.begin()
+        self._own.hand_over.begin()
         try:
-            yield
+            with self._own.rules.ending():
+                yield
             self._gate()  # a loop may skip the optimizer's step
         except _RunAgainError:
             self._rewind()
@@ -212,9 +207,6 @@ class Job:
             self._group.use = Use.CLOSED
         self._step += 1
         self._progress.committed(self._generation, self._step)
-        if self._changes_over:
-            self._changes_over = False
-            self._recover(ready=False, planned=True)
 
     def protection(self) -> Protection:
         """What is protected, by whom, and what is not. Inside ``steps``, after the rehearsal."""
@@ -241,16 +233,16 @@ class Job:
         return guarded_checkpoint(checkpoints, self._link, self.rank, self._step, self._timeout_s)
 
     def _join(self, process: str, token: str) -> None:
-        software = {"python": platform.python_version(), "torch": torch.__version__}
         # A job of several hosts forms when the last of them is here: that can take long.
-        welcome = self._link.ask(wire.Hello(process, token, os.getpid(), software), None)
+        welcome = self._link.ask(wire.Hello(process, token, os.getpid(), software()), None)
         if not isinstance(welcome, wire.Welcome):
             raise RuntimeError(f"the agent answered {welcome}")
         self._spare, self._name = welcome.spare, welcome.job
         self._group = FabricGroup(0, welcome.world)
+        self._progress.watch(self._group)
         self._announce_end = announce_early_end(self._link, self._group)
         self._group.on_broken = self._report_broken
-        self._group.on_broadcast = self._note_broadcast
+        self._group.on_ddp_broadcast = self._note_broadcast
         dist.Backend.register_backend("fabric", self._make_group, devices=["cpu", "cuda"])
         use_current_device()
         if not self._spare:
@@ -275,16 +267,15 @@ class Job:
         Their order decides in which order a sum is formed: it has to be the same in every step, and
         in a replacement. Nothing of the rehearsal is kept.
         """
-        assert self._state is not None
-        assert self._local is not None
-        assert self._hand_over is not None
         while self._rehearsals:
             yield from self._offer_step()
-        facts = {**self._state.layout(), "buckets of DDP": self._order.hexdigest()[:16]}
+        own = self._own
+        said = state_of(own.state, own.local, own.rules.begin(Finds(own.state, own.local)))
+        facts = {**own.state.layout(), "buckets of DDP": self._order.hexdigest()[:16]}
         if not self._spare:
-            self._agree({**facts, **self._state.settings(), "first step": str(self._step)})
-            self._hand_over.store_first(self.rank, self._step)
-        self._link.send(wire.Protected(layout_of(facts), state_of(self._state, self._local)))
+            self._agree({**facts, **own.state.facts(), "first step": str(self._step)})
+            own.hand_over.store_first(self.rank, self._step)
+        self._link.send(wire.Protected(layout_of(facts), said))
         if self._spare:
             self._recover(ready=False)
 
@@ -300,30 +291,36 @@ class Job:
 
     def _offer_step(self) -> Iterator[int]:
         """Keep what an attempt may change before its gate, and yield the step for one."""
-        assert self._start is not None
-        self._start.capture()
+        self._capture()
+        self._change_over()
         self._captured = True
         yield self._step
         if self._captured:
-            raise RuntimeError(f"step {self._step} was run without attempt()")
+            raise RuleError(f"step {self._step} was run without attempt()")
+
+    def _capture(self) -> None:
+        self._own.rules.capture(0 if self.rehearsing else self.rank, self._step)
+
+    def _change_over(self) -> None:
+        """Become part of the prepared generation, now that all of the last step is done."""
+        if self._changes_over:
+            self._changes_over = False
+            if self.rank in self._recover(ready=False, planned=True).copies:
+                self._capture()
 
     def _rewind(self) -> None:
         """Take back what an attempt has changed; nothing of it was applied."""
         if self._uncommitted:
-            assert self._start is not None
             self._uncommitted = False
-            self._start.restore()
+            self._own.start.restore()
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        assert self._state is not None
-        if optimizer not in self._state.optimizers():
+        if optimizer not in self._own.state.optimizers():
             if self._started:
-                self._state.check_covers(optimizer)
+                self._own.state.check_covers(optimizer)
             return
-        if any(arg is not None for arg in (*args[1:], kwargs.get("closure"))):
-            raise RuntimeError("optimizer.step(closure) is not supported: it runs collectives")
-        if not self._in_attempt:
-            raise RuntimeError("optimizer.step() outside of attempt()")
+        closed = any(arg is not None for arg in (*args[1:], kwargs.get("closure")))
+        self._own.rules.check_call(closed=closed, in_attempt=self._in_attempt)
         self._gate()
 
     def _pass_gate(self) -> None:
@@ -337,22 +334,24 @@ class Job:
             return
         if self.rehearsing:
             if self._spare and self._rehearsals == 1:
-                assert self._state is not None
                 self._applied = True  # no gate stops these steps
-                self._state.make_optimizer_state()
+                self._own.state.make_optimizer_state()
                 self._applied = False
             self._rehearsals -= 1
             raise _RunAgainError
-        assert self._hand_over is not None
         assert self._group.inner is not None
+        if not self._group.broken:
+            self._own.rules.check()
         ready = self._group.settle() and self._finish_later()
         if ready:
-            self._hand_over.complete(self.rank, self._step + 1)
+            self._own.hand_over.complete(self.rank, self._step + 1)
             try:
-                agreed = self._group.inner.vote(self._preparation.ready_for())
+                number, digest = self._preparation.ready_for(), self._own.start.digest
+                agreed, equal = self._progress.vote(self._group.inner, number, digest, self._step)
             except RuntimeError as error:
                 self._report_broken(self._generation, str(error))
             else:
+                self._own.start.voted(equal=equal)
                 self._changes_over = agreed > self._generation
                 if self._changes_over and self._preparation.leaves:
                     self._leave(agreed)
@@ -423,6 +422,7 @@ class Job:
                 raise self._give_up(str(error)) from None
             except (CorruptStateError, LayoutError) as error:
                 # Only this process is wrong: another one takes its rank.
+                self._link.send(wire.Ending(f"the state that arrived is refused: {error}"[:500]))
                 end_at_once(f"the state that arrived is refused: {error}")
             self._spare = False
             self._holds_state = True
@@ -433,21 +433,20 @@ class Job:
 
     def _take_part(self, inner: GenerationGroup, plan: RecoveryPlan, planned: bool) -> str:
         """Send or receive what ``plan`` says; return this rank's part in it."""
-        assert self._state is not None
-        assert self._local is not None
-        assert self._start is not None
         if inner.rank not in plan.apply:
-            self._start.forget_next()
+            self._own.start.forget_next()
             self._rewind()  # what it sends is the state between two steps
         if inner.rank in plan.copies:
             self._holds_state = False  # half of another one's, until all is here
+        state, start = self._own.state, self._own.start
         self._later = copy_states(
-            inner, plan, self._state, self._local, self._link, self._timeout_s, split=planned
+            inner, plan, state, start, self._link, self._timeout_s, split=planned
         )
         return role_of(inner.rank, plan)
 
     def _finish(self) -> bool:
         """Wait until all ranks have ended. False: a rank was lost meanwhile, and more is to do."""
+        self._change_over()
         if self._finish_later():
             self._link.send(wire.Finished(self._step))
             self._link.wait(lambda: self._link.released or self._link.newer_than(self._generation))

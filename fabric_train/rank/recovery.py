@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from fabric_train.groups.generation_group import GenerationGroup
 from fabric_train.messages.link import AgentLink
 from fabric_train.messages.process import LocalStateAnswer, LocalStateRequest
+from fabric_train.rank.loop_rules import in_short, warn_unprotected
 from fabric_train.rules.step_rule import RankReport, RecoveryPlan, UnrecoverableError, plan_recovery
 from fabric_train.state.later_part import LaterPart
-from fabric_train.state.rank_local import LocalStates
 from fabric_train.state.replicated import ReplicatedState
+from fabric_train.state.step_start import StepStart
 from fabric_train.state.transfer import Move, receive_state, send_state
 
 
@@ -39,7 +40,7 @@ def copy_states(
     inner: GenerationGroup,
     plan: RecoveryPlan,
     state: ReplicatedState,
-    local: LocalStates,
+    start: StepStart,
     link: AgentLink,
     timeout_s: float,
     *,
@@ -63,7 +64,11 @@ def copy_states(
     answer = link.ask(LocalStateRequest(rank, plan.step), timeout_s)
     if not isinstance(answer, LocalStateAnswer) or not answer.known:
         raise UnrecoverableError(f"nobody has the local state of rank {rank} at {plan.step}")
-    local.restore(answer.body, state.buffers())
+    if lost := start.take_over(answer.body):
+        warn_unprotected(
+            f"rank {rank} was lost behind optimizer.step(), and with it what it had changed there: "
+            f"{in_short(lost)}. Another rank's values are used"
+        )
     return LaterPart(move, receives=True) if move else None
 
 

@@ -89,6 +89,11 @@ class CheckpointDirectory:
         self._job = job
         self._run = run
 
+    @property
+    def directory(self) -> Path:
+        """Where they are."""
+        return self._directory
+
     def claim(self, generation: int, confirm: Callable[[], object]) -> Token:
         """The token of ``generation``; nobody with a lower one can publish any more.
 

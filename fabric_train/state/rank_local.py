@@ -14,8 +14,8 @@ import importlib
 import pickle
 import random
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -78,6 +78,28 @@ class RandomStates:
         return self.numpy == _numpy_now()[0]
 
 
+@dataclass(frozen=True)
+class LocalContent:
+    """Rank-local state of one process; random generators and parts are pickled, tensors bytes."""
+
+    buffers: dict[str, bytes]
+    settings: dict[str, Any]
+    python: bytes
+    torch: bytes
+    numpy: bytes
+    cuda: list[bytes]
+    parts: bytes
+    late: bool
+
+    def without(self, names: Container[str]) -> LocalContent:
+        """The same without these buffers and settings."""
+        return replace(
+            self,
+            buffers={name: one for name, one in self.buffers.items() if name not in names},
+            settings={name: one for name, one in self.settings.items() if name not in names},
+        )
+
+
 class LocalStates:
     """Captures and restores random generators, ``parts`` by name, and given buffers."""
 
@@ -108,19 +130,37 @@ class LocalStates:
         return self.encode(RandomStates.now(), self.parts_now(), buffers)
 
     def encode(
-        self, generators: RandomStates, parts: bytes, buffers: Mapping[str, Tensor]
+        self,
+        generators: RandomStates,
+        parts: bytes,
+        buffers: Mapping[str, Tensor],
+        settings: Mapping[str, Any] | None = None,
+        *,
+        late: bool = False,
     ) -> bytes:
-        """What was captured before, and ``buffers``, as bytes for ``restore``."""
+        """What was captured before, ``buffers`` and ``settings``, as bytes for ``decode``.
+
+        ``late``: it was captured at the start of the step, and not already at the gate before.
+        """
         # Tensors as plain bytes: pickled as tensors they take several times as long.
-        state: dict[str, Any] = {
-            "buffers": {name: _bytes_of(buffer) for name, buffer in buffers.items()},
-            "python": self._encode_python(generators.python),
-            "torch": _bytes_of(generators.torch),
-            "numpy": generators.numpy,
-            "cuda": [_bytes_of(one) for one in generators.cuda],
-            "parts": parts,
-        }
-        return pickle.dumps(state, protocol=pickle.HIGHEST_PROTOCOL)
+        state = LocalContent(
+            {name: _bytes_of(buffer) for name, buffer in buffers.items()},
+            dict(settings or {}),
+            self._encode_python(generators.python),
+            _bytes_of(generators.torch),
+            generators.numpy,
+            [_bytes_of(one) for one in generators.cuda],
+            parts,
+            late,
+        )
+        return pickle.dumps(vars(state), protocol=pickle.HIGHEST_PROTOCOL)
+
+    @staticmethod
+    def decode(data: bytes) -> LocalContent:
+        """What ``encode`` was given, here or in another process of the same job."""
+        # From a rank of this job, over the agent's socket of this user: who could forge it already
+        # runs code in the job.
+        return LocalContent(**pickle.loads(data))  # noqa: S301
 
     def _encode_python(self, state: object) -> bytes:
         """625 integers, which seldom change."""
@@ -133,19 +173,20 @@ class LocalStates:
 
         Buffers that it contains are written into those of ``buffers``.
         """
-        # From a rank of this job, over the agent's socket of this user: who could forge it already
-        # runs code in the job.
-        state = pickle.loads(data)  # noqa: S301
-        random.setstate(pickle.loads(state["python"]))  # noqa: S301
-        torch.set_rng_state(_tensor_of(state["torch"], torch.uint8))
-        if state["numpy"]:
-            importlib.import_module("numpy").random.set_state(pickle.loads(state["numpy"]))  # noqa: S301
-        if state["cuda"]:
-            torch.cuda.set_rng_state_all([_tensor_of(one, torch.uint8) for one in state["cuda"]])
-        parts = pickle.loads(state["parts"])  # noqa: S301
+        self.restore_content(self.decode(data), buffers)
+
+    def restore_content(self, content: LocalContent, buffers: Mapping[str, Tensor]) -> None:
+        """As ``restore``; the settings are left to the caller."""
+        random.setstate(pickle.loads(content.python))  # noqa: S301
+        torch.set_rng_state(_tensor_of(content.torch, torch.uint8))
+        if content.numpy:
+            importlib.import_module("numpy").random.set_state(pickle.loads(content.numpy))  # noqa: S301
+        if content.cuda:
+            torch.cuda.set_rng_state_all([_tensor_of(one, torch.uint8) for one in content.cuda])
+        parts = pickle.loads(content.parts)  # noqa: S301
         for name, part in self._parts.items():
             part.load_state_dict(parts[name])
-        for name, value in state["buffers"].items():
+        for name, value in content.buffers.items():
             buffer = buffers[name]
             buffer.copy_(_tensor_of(value, buffer.dtype).view(buffer.shape))
 

@@ -10,13 +10,24 @@ import contextlib
 import hashlib
 import pickle
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fabric_train.rules.loop import RuleError
+from fabric_train.state.behind_gate import BehindGate
+from fabric_train.state.module_settings import ModuleSettings, UnknownSettingError
+from fabric_train.state.optimizer_groups import (
+    Membership,
+    OptimizerGroups,
+    UnknownParameterError,
+    parameters_of,
+)
+from fabric_train.state.scalars import apply_scalars, scalars_of
 from fabric_train.state.sharded import how_sharded
+from fabric_train.state.structure import ChangedError, Structure
 
 
 @dataclass(frozen=True)
@@ -33,12 +44,17 @@ class TensorSpec:
 class Manifest:
     """What a source is about to send: tensors in order, and all that is no tensor, pickled.
 
-    The last ``later`` of the tensors follow while the next step is computed.
+    The last ``later`` of the tensors follow while the next step is computed. ``groups``: the
+    parameters of each optimizer. ``settings``: plain attributes. ``behind``: what changed behind
+    the last gate.
     """
 
     tensors: tuple[TensorSpec, ...]
     scalars: bytes
     later: int = 0
+    groups: dict[str, Membership] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    behind: BehindGate = field(default_factory=BehindGate)
 
 
 class LayoutError(Exception):
@@ -57,6 +73,23 @@ class ReplicatedState:
                 raise TypeError(f"{name}: {type(part).__name__} has no state_dict")
             if how := how_sharded(part):
                 raise TypeError(f"{name}: {how}: no rank is a replica of another one's part")
+        self.settings = ModuleSettings(self._parts)
+        self.groups = OptimizerGroups(self._parts)
+        self.structure = Structure(self._parts)
+        self.behind = BehindGate()
+
+    def begin(self) -> None:
+        """The loop begins: the modules are all there, and stay."""
+        self.settings.begin()
+        self.structure.begin()
+
+    def check(self) -> None:
+        """At the gate. Raises ``ChangedError`` where a replacement would not be alike."""
+        self.structure.check()
+        try:
+            self.groups.check()
+        except UnknownParameterError as error:
+            raise ChangedError(str(error)) from None
 
     @property
     def parts(self) -> dict[str, object]:
@@ -73,7 +106,7 @@ class ReplicatedState:
                 size = sum(one.numel() * one.element_size() for one in tensors)
                 found[name] += f" of {len(tensors)} tensors, {size} bytes"
             elif isinstance(part, torch.optim.Optimizer):
-                found[name] += f", state of {len(_parameters(part))} parameters"
+                found[name] += f", state of {len(parameters_of(part))} parameters"
         return found
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -81,13 +114,13 @@ class ReplicatedState:
         return [part for part in self._parts.values() if isinstance(part, torch.optim.Optimizer)]
 
     def check_covers(self, optimizer: torch.optim.Optimizer) -> None:
-        """Raises ``RuntimeError`` where ``optimizer`` changes what no protected optimizer does.
+        """Raises ``RuleError`` where ``optimizer`` changes what no protected optimizer does.
 
         One that shares all parameters with those wraps them.
         """
-        known = {id(one) for mine in self.optimizers() for one in _parameters(mine)}
-        if not known.issuperset(map(id, _parameters(optimizer))):
-            raise RuntimeError(
+        known = {id(one) for mine in self.optimizers() for one in parameters_of(mine)}
+        if not known.issuperset(map(id, parameters_of(optimizer))):
+            raise RuleError(
                 f"the step of a {type(optimizer).__qualname__} that is not protected: name it in "
                 "protect(), for a replacement would not have its state"
             )
@@ -109,7 +142,7 @@ class ReplicatedState:
                 found += [(f"{name}/{key}", one.data) for key, one in part.named_parameters()]
                 found += [(f"{name}/{key}", one) for key, one in part.named_buffers()]
             elif isinstance(part, torch.optim.Optimizer):
-                for place, parameter in enumerate(_parameters(part)):
+                for place, parameter in enumerate(parameters_of(part)):
                     for key, value in part.state.get(parameter, {}).items():
                         if isinstance(value, Tensor):
                             found.append((f"{name}/{place}/{key}", value))
@@ -126,7 +159,10 @@ class ReplicatedState:
             part = self._parts[name.partition("/")[0]]
             (later if split and _only_for_steps(part, tensor) else first).append((name, tensor))
         specs = tuple(_spec(name, tensor) for name, tensor in first + later)
-        manifest = Manifest(specs, self.scalars(), len(later))
+        manifest = Manifest(
+            specs, self.scalars(), len(later), self.groups.membership(), self.settings.carried(),
+            self.behind,
+        )  # fmt: skip
         return manifest, [one for _, one in first], [one for _, one in later]
 
     def layout(self) -> dict[str, str]:
@@ -142,24 +178,24 @@ class ReplicatedState:
             elif isinstance(part, torch.optim.Optimizer):
                 text += f" of groups of {[len(group['params']) for group in part.param_groups]}"
             found[name] = text
-        return found
+        return found | self.structure.hooks()
 
-    def settings(self) -> dict[str, str]:
-        """Learning rate and the like of each optimizer's groups, and scales: alike on all ranks."""
+    def facts(self) -> dict[str, str]:
+        """Learning rates and the like, scales, and what is frozen: alike on all ranks."""
         scales = {
             f"{name} {key}": repr(value)
             for name, part in self._parts.items()
             if isinstance(part, torch.amp.GradScaler)
             for key, value in part.state_dict().items()
         }
-        return scales | {
+        return scales | self.settings.describe() | {
             f"{name} group {place} {key}": repr(value)
             for name, part in self._parts.items()
             if isinstance(part, torch.optim.Optimizer)
             for place, group in enumerate(part.param_groups)
             for key, value in group.items()
             if isinstance(value, (bool, int, float, str, tuple, type(None)))
-        }
+        }  # fmt: skip
 
     def make_optimizer_state(self) -> None:
         """Let each optimizer make what it keeps for its parameters, of any value.
@@ -174,8 +210,12 @@ class ReplicatedState:
         """The tensors to receive into, in the order of ``manifest``; makes those of optimizers.
 
         State of an optimizer that the source does not have is dropped. Raises ``LayoutError``;
-        nothing else has changed then.
+        this process must not go on then.
         """
+        try:
+            self.groups.take_over(manifest.groups)
+        except UnknownParameterError as error:
+            raise LayoutError(str(error)) from None
         self._drop_state({spec.name for spec in manifest.tensors})
         here = dict(self.tensors())
         for spec in manifest.tensors:
@@ -191,62 +231,30 @@ class ReplicatedState:
 
     def scalars(self) -> bytes:
         """All that is no tensor of a module or an optimizer, for ``apply_scalars``."""
-        return pickle.dumps(self._scalars())
+        return pickle.dumps(scalars_of(self._parts))
+
+    def take_over(self, manifest: Manifest) -> None:
+        """Take over all that is no tensor, when the tensors are here. Raises ``LayoutError``."""
+        self.apply_scalars(manifest.scalars)
+        try:
+            self.settings.apply(manifest.settings)
+        except UnknownSettingError as error:
+            raise LayoutError(str(error)) from None
+        self.behind = manifest.behind
 
     def apply_scalars(self, data: bytes) -> None:
         """Take over learning rates, step counters, schedulers."""
         scalars: dict[str, Any] = pickle.loads(data)  # noqa: S301
         if scalars.keys() != self._parts.keys():
             raise LayoutError(f"the source protects {sorted(scalars)}, not {sorted(self._parts)}")
-        for name, part in self._parts.items():
-            value = scalars[name]
-            if isinstance(part, nn.Module):
-                continue
-            if not isinstance(part, torch.optim.Optimizer):
-                part.load_state_dict(value)  # type: ignore[attr-defined]
-                if isinstance(part, torch.amp.GradScaler) and part.is_enabled():
-                    # Else gradients of an attempt that was taken back count as unscaled already.
-                    part._per_optimizer_states.clear()  # noqa: SLF001
-                continue
-            for group, fields in zip(part.param_groups, value["groups"], strict=True):
-                group.update(fields)
-            for parameter, fields in zip(_parameters(part), value["state"], strict=True):
-                known = part.state.get(parameter, {})
-                for key in [key for key in known if key not in fields]:
-                    if not isinstance(known[key], Tensor):
-                        del known[key]
-                if fields:
-                    part.state[parameter].update(fields)
-
-    def _scalars(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, part in self._parts.items():
-            if isinstance(part, nn.Module):
-                found[name] = None
-            elif isinstance(part, torch.optim.Optimizer):
-                groups = [
-                    {key: value for key, value in group.items() if key != "params"}
-                    for group in part.param_groups
-                ]
-                state = [
-                    {
-                        key: value
-                        for key, value in part.state.get(parameter, {}).items()
-                        if not isinstance(value, Tensor)
-                    }
-                    for parameter in _parameters(part)
-                ]
-                found[name] = {"groups": groups, "state": state}
-            else:
-                found[name] = part.state_dict()  # type: ignore[attr-defined]
-        return found
+        apply_scalars(self._parts, scalars)
 
     def _drop_state(self, known: Container[str]) -> None:
         """Drop what optimizers hold besides ``known``: their steps begin where the source's do."""
         for name, part in self._parts.items():
             if not isinstance(part, torch.optim.Optimizer):
                 continue
-            for place, parameter in enumerate(_parameters(part)):
+            for place, parameter in enumerate(parameters_of(part)):
                 fields = part.state.get(parameter, {})
                 for key in [key for key in fields if f"{name}/{place}/{key}" not in known]:
                     if isinstance(fields[key], Tensor):
@@ -258,7 +266,7 @@ class ReplicatedState:
         place, _, key = rest.partition("/")
         if not isinstance(part, torch.optim.Optimizer) or not place.isdigit():
             raise LayoutError(f"{spec.name} of the source does not exist here")
-        parameters = _parameters(part)
+        parameters = parameters_of(part)
         if int(place) >= len(parameters):
             raise LayoutError(f"{spec.name}: the optimizer has {len(parameters)} parameters here")
         parameter = parameters[int(place)]
@@ -276,10 +284,6 @@ def _only_for_steps(part: object, tensor: Tensor) -> bool:
     """
     ours = type(part).__module__.startswith("torch.optim.")
     return isinstance(part, torch.optim.Optimizer) and ours and tensor.device.type == "cpu"
-
-
-def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _spec(name: str, tensor: Tensor) -> TensorSpec:

@@ -102,7 +102,7 @@ def receive_state(group: Any, state: ReplicatedState, source: int) -> Move | Non
     tensors = state.accept(manifest)
     first = len(tensors) - manifest.later
     _receive_tensors(group, packed, tensors[:first], source)
-    state.apply_scalars(manifest.scalars)
+    state.take_over(manifest)
     later = tensors[first:]
     return (lambda: _receive_tensors(group, packed, later, source)) if later else None
 

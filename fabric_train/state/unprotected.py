@@ -7,34 +7,72 @@ at. What no protected part contains is named, with its class and the number of i
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from fabric_train.rules.loop import RuleError
 from fabric_train.rules.protection import statement
 from fabric_train.state.rank_local import LocalStates
 from fabric_train.state.replicated import ReplicatedState
 from fabric_train.state.sharded import how_sharded
 
 _SAID = 20  # at most so many
+_FIRST_LOOK = 16  # step in which what was made in the loop is looked for
 
 
-def state_of(state: ReplicatedState, local: LocalStates) -> dict[str, str]:
-    """The statement of this process, for the protection report of its job."""
+def state_of(state: ReplicatedState, local: LocalStates, found: Sequence[str]) -> dict[str, str]:
+    """The statement of this process, for the protection report; ``found`` is unprotected."""
     here = local.describe()
     if buffers := len(state.buffers()):
         here["buffers"] = f"those of {buffers} that forward passes change, e.g. of batch norm"
-    return statement(state.describe(), here, find_unprotected({**state.parts, **local.parts}))
+    return statement(state.describe(), here, found)
+
+
+class Finds:
+    """What is unprotected by now, and what comes up later, e.g. a module made in the loop."""
+
+    def __init__(self, state: ReplicatedState, local: LocalStates) -> None:
+        self._parts = {**state.parts, **local.parts}
+        self._known: Counter[str] = Counter()  # two may have the same text
+
+    def now(self) -> list[str]:
+        """All that is unprotected. Raises as ``find_unprotected``."""
+        found = _all_unprotected(self._parts)
+        self._known = Counter(found)
+        return _some(found)
+
+    @staticmethod
+    def is_due(step: int) -> bool:
+        """Whether to look again at all live objects: at steps 16, 32, 64 and so on."""
+        return step >= _FIRST_LOOK and step & (step - 1) == 0
+
+    def new(self) -> list[str]:
+        """What was not there before."""
+        found = Counter(_all_unprotected(self._parts))
+        new = found - self._known
+        self._known |= found
+        return _some(list(new.elements()))
 
 
 def find_unprotected(parts: Mapping[str, object]) -> list[str]:
     """One text for each piece of state that ``parts`` do not cover, for people.
 
-    Raises ``RuntimeError`` for a gradient scaler: without it, results would be wrong.
+    Raises ``RuleError`` for a gradient scaler: without it, results would be wrong.
     """
+    return _some(_all_unprotected(parts))
+
+
+def _some(found: list[str]) -> list[str]:
+    rest = len(found) - _SAID
+    return found[:_SAID] + ([f"{rest} more"] if rest > 0 else [])
+
+
+def _all_unprotected(parts: Mapping[str, object]) -> list[str]:
     protected = {id(one) for one in _inside(parts.values())}
     mine = {id(tensor) for part in parts.values() for tensor in _tensors_of(part)}
     found = [*_of_parts(parts, mine)]
@@ -58,7 +96,7 @@ def find_unprotected(parts: Mapping[str, object]) -> list[str]:
         elif isinstance(one, torch.optim.Optimizer):
             found.append(f"the state of a {name} (optimizer) that is not protected")
         elif isinstance(one, torch.amp.GradScaler) and one.is_enabled():
-            raise RuntimeError(
+            raise RuleError(
                 f"a {name} that is not protected: name it in protect(), for it would take the "
                 "gradients of an attempt that is run again as unscaled already"
             )
@@ -66,8 +104,7 @@ def find_unprotected(parts: Mapping[str, object]) -> list[str]:
             found.append("the position of an iterator over a DataLoader")
         elif not isinstance(one, torch.amp.GradScaler):
             found.append(f"a {name} that is not protected")
-    rest = len(found) - _SAID
-    return found[:_SAID] + ([f"{rest} more"] if rest > 0 else [])
+    return found
 
 
 def _of_parts(parts: Mapping[str, object], mine: set[int]) -> Iterator[str]:

@@ -210,6 +210,7 @@ def config_check(
         good = {
             "hash": config_hash(config), "policy_hash": policy_hash(config),
             "files": list(loaded.files), "peers": len(config.peers),
+            "altnames": dict(loaded.altnames),
         }  # fmt: skip
     except ConfigError as error:
         problems = [
@@ -221,9 +222,11 @@ def config_check(
     if as_json:
         put_json({"file": str(file), "valid": not problems, "problems": problems} | good)
     elif not problems:
-        out.print(f"{file}: valid, hash {good['hash']}", markup=False)
+        out.print(f"{file}: valid, hash {good['hash']}")
         for other in good["files"][1:]:
-            out.print(f"  with {other}", markup=False)
+            out.print(f"  with {other}")
+        for altname, netdev in good["altnames"].items():
+            out.print(f"  {altname} is an altname of {netdev}")
     raise typer.Exit(1 if problems else 0)
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
 
 from fabricd.cli import client
+from telemetry.service.shown import on_one_line, shown
 
 Socket = Annotated[
     Path,
@@ -24,8 +28,30 @@ Reason = Annotated[str, typer.Option("--reason", help="Why, for the timeline and
 DEFAULT_SOCKET = Path("/run/fabricd/ctl.sock")
 DEFAULT_CONFIG = Path("/etc/fabricd/fabricd.toml")
 
-out = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-err = Console(stderr=True, highlight=False)
+
+class PlainConsole(Console):
+    """Prints the words of others as they are: no markup, no emoji codes, no control characters."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - rich's
+        """``options``: those of `rich.console.Console`."""
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 - rich's
+        """As the base class does. A text is one line, whatever is in it."""
+        super().print(
+            *(on_one_line(one) if isinstance(one, str) else one for one in objects), **options
+        )
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """As the base class does. Escape sequences of its own are no text of segments."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=shown(segment.text))
+
+
+out = PlainConsole(width=None if sys.stdout.isatty() else 160)
+err = PlainConsole(stderr=True)
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -77,7 +103,8 @@ def why(error: Exception) -> str:
 
 def fail(text: str) -> NoReturn:
     """Say why and end with status 1."""
-    err.print(f"fabricctl: {text}", style="red", markup=False, soft_wrap=True)
+    # Several lines are several problems of a file.
+    err.print(Text(f"fabricctl: {text}", style="red"), soft_wrap=True)
     raise typer.Exit(1)
 
 

@@ -72,11 +72,11 @@ def clock(
         put_json(said)
         return
     for name, text in [*tracking(said), *traced(said), *steered(said)]:
-        out.print(f"{name:<16}: {text}", markup=False, soft_wrap=True)
+        out.print(f"{name:<16}: {text}", soft_wrap=True)
     if said["paths"]:
         out.print(ways(said["paths"]) if paths else sources(said["paths"]))
     for one in said.get("phcs", ()):
-        out.print(nic_clock(one), markup=False, soft_wrap=True)
+        out.print(nic_clock(one), soft_wrap=True)
     if said.get("ptp"):
         out.print(masters(said["ptp"]["masters"]))
 

@@ -31,9 +31,9 @@ def observations(socket: Socket = DEFAULT_SOCKET, as_json: Json = False) -> None
     out.print(f"{data['host']}: {len(data['flows'])} directions seen, {len(bad)} silent")
     out.print(f"neighbours heard: {', '.join(data['neighbours']) or 'none'}", soft_wrap=True)
     for source, rail, target, peer_rail, _ in bad:
-        out.print(f"  silent: {source}/{rail} → {target}/{peer_rail}", markup=False)
+        out.print(f"  silent: {source}/{rail} → {target}/{peer_rail}")
     for host, rail in data["dark"]:
-        out.print(f"  no carrier: {host}/{rail}", markup=False)
+        out.print(f"  no carrier: {host}/{rail}")
 
 
 def locate(sources: Sources = None, socket: Socket = DEFAULT_SOCKET, as_json: Json = False) -> None:
@@ -47,7 +47,7 @@ def locate(sources: Sources = None, socket: Socket = DEFAULT_SOCKET, as_json: Js
         put_json([blame_document(blame) for blame in blames])
         return
     for blame in blames:
-        out.print(str(blame), markup=False)
+        out.print(str(blame))
     if not blames and not any(document["flows"] for document in documents):
         out.print("nothing is seen: no prober, or no path was ever heard (fabricctl status)")
     elif not blames:

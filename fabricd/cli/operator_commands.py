@@ -138,16 +138,22 @@ def detector_list(socket: Socket = DEFAULT_SOCKET, as_json: Json = False) -> Non
 
 
 def explain(
-    link: Annotated[str, typer.Argument(metavar="LINK|host", help="The interface, or host.")],
-    name: Annotated[str | None, typer.Argument(help="After host: whose evidence.")] = None,
+    link: Annotated[
+        str, typer.Argument(metavar="LINK|host|job", help="The interface, or host, or job.")
+    ],
+    name: Annotated[str | None, typer.Argument(help="After host or job: its name.")] = None,
     socket: Socket = DEFAULT_SOCKET,
     as_json: Json = False,
 ) -> None:
-    """Why a link, or another host, is what it is: evidence, the rule that decided, history."""
+    """Why a link, or another host, is what it is; what a job that stands or is slow waits for."""
     if name is not None:
-        if link != "host":
-            raise typer.BadParameter(f'"{link} {name}"; allowed: LINK, or host NAME')
-        training_commands.explain_host(name, socket, as_json=as_json)
+        if link == "host":
+            training_commands.explain_host(name, socket, as_json=as_json)
+        elif link == "job":
+            data = ask(socket, {"op": "explain_job", "job": name})
+            put_json(data) if as_json else show_explain.job(out, data)
+        else:
+            raise typer.BadParameter(f'"{link} {name}"; allowed: LINK, host NAME, or job NAME')
         return
     data = ask(socket, {"op": "explain", "link": link})
     if as_json:

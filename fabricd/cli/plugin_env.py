@@ -12,10 +12,13 @@ from pathlib import Path
 
 LIBRARY = "libnccl-net-fabric.so"
 FORMATS = ("sh", "slurm", "k8s", "docker", "json")
+MOST_JOB = 63
+"""Characters of a job's name in a stats page: of a longer one the rest is cut off there, so that
+``fabricctl explain job`` knows no such job, and two that begin alike are one."""
 
 
 class PluginError(Exception):
-    """There is no library to name, or it does not load."""
+    """There is no library to name, it does not load, or the job's name cannot be shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,14 @@ def variables(library: Path, run_dir: Path, *, by_name: bool, job: str = "") -> 
         by_name: NCCL takes no path (before 2.19) or RCCL looks for its own name: name and
             search path instead.
         job: the name under which ``fabricctl top`` shows it; empty: the process's.
+
+    Raises:
+        PluginError: the name does not fit into a stats page as it is.
     """
+    if len(job) > MOST_JOB or not (job.isascii() and job.isprintable()):
+        raise PluginError(
+            f"--job {job[:80]!r}: a stats page has room for {MOST_JOB} printable ASCII characters"
+        )
     env = {"NCCL_NET_PLUGIN": "fabric" if by_name else str(library)}
     if by_name:
         env["LD_LIBRARY_PATH"] = str(library.parent)

@@ -32,7 +32,7 @@ def load(key_file: KeyFile = DEFAULT_KEY, run_dir: RunDir = DEFAULT_RUN) -> None
         asyncio.run(_hand_over(run_dir, text))
     except (keys.KeyFileError, ProberError, ProberGoneError, OSError) as error:
         fail(why(error))
-    out.print(f"loaded: {_keys(text)}", markup=False)
+    out.print(f"loaded: {_keys(text)}")
 
 
 @key_app.command("rotate", epilog="Example: fabricctl key rotate add")
@@ -50,7 +50,7 @@ def rotate(
         replace_text(key_file, text, 0o600)
     except (keys.KeyFileError, OSError) as error:
         fail(why(error))
-    out.print(f"{key_file}: {_keys(text)}", markup=False)
+    out.print(f"{key_file}: {_keys(text)}")
 
 
 def _keys(text: str) -> str:

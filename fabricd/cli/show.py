@@ -110,6 +110,9 @@ def _broker(said: dict[str, Any] | None) -> str:
         parts.append(f"{said['outbox']} events wait, {said['outbox_dropped']} dropped")
     if unstored := said.get("outbox_unstored"):
         parts.append(f"{unstored} events are not on disk yet")
+    for topic, why in said.get("not_sent", {}).items():
+        parts.append(f"NOT SENT: {topic} has {why}")
+    parts += [note.rstrip(".") for note in said.get("limits", [])]
     if said["jobs"]:
         parts.append("jobs " + ", ".join(f"{job} ({how})" for job, how in said["jobs"].items()))
     if said["fences"]:
@@ -202,7 +205,7 @@ def links(console: Console, data: list[dict[str, Any]], *, paths: bool) -> None:
     console.print(table)
 
 
-WHOLE = frozenset({"generation", "migration"})
+WHOLE = frozenset({"generation", "migration", "slow_rank"})
 """Kinds whose reason says all that is in their data."""
 
 

@@ -1,4 +1,4 @@
-"""``fabricctl explain`` and ``detector list`` for people."""
+"""``fabricctl explain`` of a link or job, and ``detector list``, for people."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ def explain(console: Console, data: dict[str, Any]) -> None:
         table.add_row("" if number else "steering", Text(line))
     for number, line in enumerate(data.get("located", [])):
         table.add_row("" if number else "located", Text(line))
+    for number, line in enumerate(data.get("located_beyond", [])):
+        table.add_row("" if number else "far ends", Text(f"not this link: {line}"))
     if (rdma := data.get("rdma")) is not None:
         table.add_row("RDMA", Text(f"{rdma['state']}, weight {100 * rdma['weight']:.0f} %"))
         table.add_row("", Text(rdma["text"]))
@@ -66,6 +68,33 @@ def explain(console: Console, data: dict[str, Any]) -> None:
         console.print(f"timeline: {data['history_error']}", markup=False)
     for row in data["history"]:
         console.print(event_line(row), soft_wrap=True)
+
+
+def job(console: Console, data: dict[str, Any]) -> None:
+    """One job: whether it moves, whom it waits for, what may hold it up."""
+    count = data["processes"]
+    head = f"job {data['job']} on {data['host']}, {count} process{'es' if count != 1 else ''}"
+    console.print(Text(head, style="bold"))
+    if data["stands"]:
+        how = f"stands: bytes are under way, and none moved in {data['seconds']:g} s"
+    elif data["bytes_s"]:
+        how = f"moves {data['bytes_s'] / 1e6:.3g} MB/s"
+    else:
+        how = "moves nothing and has nothing under way: it computes, or waits for others"
+    if data["stalled_s"]:
+        how += f"; communicators stood for {data['stalled_s']:g} s together"
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    table.add_row("now", Text(how))
+    table.add_row("peers", Text(", ".join(data["peers"]) or "-"))
+    if data["waits_for"]:
+        table.add_row("waits for", Text(", ".join(data["waits_for"])))
+    for number, cause in enumerate(data["causes"]):
+        table.add_row("" if number else "at fault", Text(cause["text"], style="red"))
+    if not data["causes"]:
+        table.add_row("at fault", "nothing that is known here: ask its other hosts, too")
+    console.print(table)
 
 
 def detectors(console: Console, operator: dict[str, Any]) -> None:

@@ -45,4 +45,4 @@ def support_bundle(
     if as_json:
         put_json({"file": str(path), "bytes": len(data)})
     else:
-        out.print(f"{path}: {len(data)} bytes; read it before you send it", markup=False)
+        out.print(f"{path}: {len(data)} bytes; read it before you send it")

@@ -66,21 +66,21 @@ def register(app: typer.Typer) -> None:
 def show_jobs(console: Console, data: Data) -> None:
     """A table; then what is not well with what it says."""
     if not data["jobs"]:
-        console.print(f"no training job has a part on {data['host']}", markup=False)
+        console.print(f"no training job has a part on {data['host']}")
     else:
         table = _table(
             "job", "phase", "generation", "here", "ranks on hosts", "spares on", "reason"
         )
         for job in data["jobs"]:
             over = "" if job.get("present", True) else f" ({age(job['age_s'])} ago)"
-            reason = job["reason"]
+            notes = [one for one in (job["reason"], *job.get("slow_ranks", ())) if one]
             if job.get("suspected"):
-                reason = "; ".join([*([reason] if reason else []), _suspects(job["suspected"])])
+                notes.append(_suspects(job["suspected"]))
             table.add_row(
                 job["job"], job["phase"] + over, str(job.get("generation") or "-"),
                 job["here"] or "-", Text(ranks_on_hosts(job.get("ranks", {}))),
                 Text(", ".join(one["host"] for one in job.get("spares", ())) or "-"),
-                Text(reason),
+                Text("; ".join(notes)),
             )  # fmt: skip
         console.print(table)
     _notes(console, data)
@@ -114,7 +114,7 @@ def spans(numbers: Sequence[int]) -> str:
 def show_migrations(console: Console, data: Data) -> None:
     """A table, newest first."""
     if not data["migrations"]:
-        console.print(f"no migration of a job of {data['host']} is on its timeline", markup=False)
+        console.print(f"no migration of a job of {data['host']} is on its timeline")
     else:
         table = _table(
             "time", "job", "generation", "class", "ranks", "from", "to", "pause", "steps lost",

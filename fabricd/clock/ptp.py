@@ -111,6 +111,7 @@ class PtpEdge:
             stamp = self._own(each.wall_ns, clocks)
             self.client.receive(index, each.data, stamp, now)
         self._send(self.client.step(now))
+        self._say("masters", self.client.contradictions(now))
         return self.client.time(now)
 
     def forget(self) -> None:

@@ -11,8 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from fabricd.config import peer_checks
+from fabricd.config.addresses import is_link_local, zone_of
 from fabricd.config.files import Origin
 from fabricd.config.peer_checks import Found, Path, ip_address, tables
+from telemetry.service.config_values import name_problem
 
 
 def check(
@@ -32,6 +34,7 @@ def check(
     """
     found: Found = []
     _links(raw, found)
+    _names(raw, local_host, found)
     peer_checks.check(raw, local_host, place, found)
     _topology(raw, local_host, found, all_peers=all_peers)
     damping = raw.get("damping")
@@ -124,15 +127,37 @@ def _number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _names(raw: dict[str, Any], local_host: str, found: Found) -> None:
+    """Names by which hosts know each other; a host that knows no other may have any."""
+    paths = raw.get("paths")
+    shared = isinstance(paths, dict) and "peers_file" in paths
+    peers, host = tables(raw.get("peers")), raw.get("host")
+    written = isinstance(host, dict) and "name" in host
+    if not (peers or shared or "broker" in raw):
+        return
+    if problem := name_problem(local_host, written=written):
+        found.append((("host", "name"), problem))
+    for index, peer in peers:
+        name = peer.get("host")
+        if isinstance(name, str) and name != local_host and (problem := name_problem(name)):
+            found.append((("peers", index, "host"), problem))
+
+
 def _links(raw: dict[str, Any], found: Found) -> None:
-    """Each netdev, rail and address once."""
+    """Each netdev, rail and address once, and a zone is the link's own interface."""
     seen: dict[tuple[str, object], int] = {}
     for index, link in tables(raw.get("links")):
+        address = ip_address(link.get("address"))
         values: dict[str, object] = {
             "netdev": link.get("netdev"),
             "rail": link.get("rail"),
-            "address": ip_address(link.get("address")),
+            # A link-local one is of its link: another may have the same.
+            "address": None if address is not None and is_link_local(address) else address,
         }
+        zone, netdev = zone_of(link.get("address")), link.get("netdev")
+        if zone is not None and zone != netdev and isinstance(netdev, str):
+            text = f"%{zone} is not the link's interface; allowed: %{netdev}, or no zone"
+            found.append((("links", index, "address"), text))
         for key, value in values.items():
             if value is None or not isinstance(
                 value, str | int | ipaddress.IPv4Address | ipaddress.IPv6Address

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from fabricd.config import checks
 from fabricd.config.digest import config_hash, policy_hash
 from fabricd.config.files import Layers, override_files
+from fabricd.config.netdev_names import kernel_name
 from fabricd.config.peers_file import FileState, PeersFile, read_peers_file
 from fabricd.config.tables import Config
 from telemetry.service.config_errors import (
@@ -56,6 +57,8 @@ class Loaded:
     config: Config
     files: tuple[str, ...]
     peers_file: FileState | None = None
+    altnames: tuple[tuple[str, str], ...] = ()
+    """Altnames that ``[[links]]`` has, and the kernel's names that stand in ``config``."""
 
 
 def load(path: Path | str, *, shared_peers: bool = True) -> Config:
@@ -114,7 +117,8 @@ def read(
         _append(layers, shared, problems)
     unread = not shared_peers and _peers_file(layers.raw) is not None
     config = _validate(layers, problems, all_peers=not unread)
-    return Loaded(config, tuple(layers.files), None if shared is None else shared.state)
+    config, altnames = _with_kernel_names(config, layers)
+    return Loaded(config, tuple(layers.files), None if shared is None else shared.state, altnames)
 
 
 def parse(text: str, file: str) -> Config:
@@ -194,6 +198,34 @@ def _validate(layers: Layers, problems: list[Problem], *, all_peers: bool = True
         files = {file: number for number, file in enumerate(layers.files)}
         raise ConfigError(sorted(seen.values(), key=lambda p: files[p.file]))
     return _without_own(config)
+
+
+def _with_kernel_names(
+    config: Config, layers: Layers
+) -> tuple[Config, tuple[tuple[str, str], ...]]:
+    """Links by the names that the kernel, the prober and jobs know their devices by.
+
+    A device that is not here keeps the name that it has in the file.
+    """
+    names = {link.netdev: kernel_name(link.netdev) for link in config.links}
+    altnames = tuple((name, kernel) for name, kernel in names.items() if name != kernel)
+    if not altnames:
+        return config, ()
+    links, seen, problems = [], dict[str, int](), []
+    for index, link in enumerate(config.links):
+        kernel = names[link.netdev]
+        if seen.setdefault(kernel, index) != index:
+            place = layers.origin(("links", index, "netdev"))
+            first = config.links[seen[kernel]].netdev
+            text = (
+                f"{link.netdev} and links[{seen[kernel]}].netdev ({first}) are one device, "
+                f"{kernel}; allowed: each netdev once"
+            )
+            problems.append(Problem(place.file, place.line, dotted(place.key), text))
+        links.append(link.model_copy(update={"netdev": kernel}))
+    if problems:
+        raise ConfigError(problems)
+    return config.model_copy(update={"links": tuple(links)}), altnames
 
 
 def _without_own(config: Config) -> Config:

@@ -1,7 +1,8 @@
 """Checks of ``[[peers]]`` across tables, on the raw document: each host and each address once.
 
 A list that all hosts share has an entry for this host, too. That entry must agree with
-``[[links]]``, since the other hosts probe its addresses.
+``[[links]]``, since the other hosts probe its addresses. A link-local address is one of its rail:
+the same one on another rail is another NIC's.
 """
 
 from __future__ import annotations
@@ -10,8 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fabricd.config.addresses import Address, parse_address
+from fabricd.config.addresses import (
+    Address,
+    is_link_local,
+    parse_address,
+    without_zone,
+    zone_of,
+)
 from fabricd.config.files import Origin
+from fabricd.probes.wire_id import host_id
 from telemetry.service.config_errors import dotted
 
 Path = tuple[str | int, ...]
@@ -26,9 +34,9 @@ def tables(value: object) -> list[tuple[int, dict[str, Any]]]:
 
 
 def ip_address(value: object) -> Address | None:
-    """The address that a text is, or None."""
+    """The address that a text is, without a zone, or None."""
     try:
-        return parse_address(value) if isinstance(value, str) else None
+        return without_zone(parse_address(value)) if isinstance(value, str) else None
     except ValueError:
         return None
 
@@ -41,6 +49,7 @@ def check(
     for index, link in tables(raw.get("links")):
         own.add(index, link)
     peers = _Peers(own, place, found)
+    peers.numbers[host_id(local_host)] = local_host
     for index, peer in tables(raw.get("peers")):
         peers.check(index, peer, is_local=peer.get("host") == local_host)
 
@@ -50,16 +59,36 @@ class _OwnLinks:
     """The addresses of this host's links, as far as ``[[links]]`` states them."""
 
     by_rail: dict[int, tuple[Address, Path]] = field(default_factory=dict)
-    by_address: dict[Address, Path] = field(default_factory=dict)
+    by_address: dict[object, Path] = field(default_factory=dict)
+    """By `_identity`."""
+    netdevs: dict[int, str] = field(default_factory=dict)
+    """By rail."""
+    loopback: bool = False
+    """One of them is this host's loopback: tests run that way, and peers are there, too."""
 
     def add(self, index: int, link: dict[str, Any]) -> None:
         rail, address = link.get("rail"), ip_address(link.get("address"))
+        netdev = link.get("netdev")
+        if isinstance(rail, int) and isinstance(netdev, str):
+            self.netdevs[rail] = netdev
+        self.loopback = self.loopback or netdev == "lo"
         if address is None:
             return
+        self.loopback = self.loopback or address.is_loopback
         where: Path = ("links", index, "address")
-        self.by_address.setdefault(address, where)
+        self.by_address.setdefault(_identity(address, rail), where)
         if isinstance(rail, int):
             self.by_rail[rail] = address, where
+
+
+def same_number(host: str, other: str) -> str:
+    """What to say of two hosts whose probes cannot be told apart."""
+    return f'probes of "{host}" and "{other}" have the same number, {host_id(host):08x}, by name'
+
+
+def _identity(address: Address, rail: object) -> object:
+    """What may stand once only."""
+    return (address, rail) if is_link_local(address) else address
 
 
 @dataclass(slots=True)
@@ -68,7 +97,10 @@ class _Peers:
     origin_of: Callable[[Path], Origin]
     found: Found
     hosts: dict[str, Path] = field(default_factory=dict)
-    addresses: dict[Address, Path] = field(default_factory=dict)
+    numbers: dict[int, str] = field(default_factory=dict)
+    """Number on the wire → the host that has it."""
+    addresses: dict[object, Path] = field(default_factory=dict)
+    """By `_identity`."""
 
     def check(self, index: int, peer: dict[str, Any], *, is_local: bool) -> None:
         host = peer.get("host")
@@ -78,6 +110,8 @@ class _Peers:
             if first != where:
                 text = f'"{host}" is also {self._named(first, where)}; allowed: each host once'
                 self.found.append((where, text))
+            elif (other := self.numbers.setdefault(host_id(host), host)) != host:
+                self.found.append((where, f"{same_number(host, other)}; allowed: another name"))
         on_rail = self._addresses(("peers", index, "addresses"), peer, is_local=is_local)
         for rail, known in on_rail.items():
             if rail not in self.links.by_rail:
@@ -104,9 +138,11 @@ class _Peers:
             where: Path = (*at, number)
             if address is None:
                 continue
-            first = self.addresses.setdefault(address, where)
+            self._reachable(entry, where, address, is_local=is_local)
+            identity = _identity(address, rail)
+            first = self.addresses.setdefault(identity, where)
             if first == where and not is_local:
-                first = self.links.by_address.get(address, where)
+                first = self.links.by_address.get(identity, where)
             if first != where:
                 also = self._named(first, where)
                 text = f"{address} stands twice, first in {also}; allowed: each address once"
@@ -122,6 +158,22 @@ class _Peers:
                 )
                 self.found.append(((*where, "rail"), text))
         return on_rail
+
+    def _reachable(
+        self, entry: dict[str, Any], where: Path, address: Address, *, is_local: bool
+    ) -> None:
+        """Check that packets to it leave this host, and over the link of its rail."""
+        if address.is_loopback and not is_local and not self.links.loopback:
+            text = f"{address} is this host itself; allowed: an address of the peer"
+            self.found.append(((*where, "address"), text))
+        rail, zone = entry.get("rail"), zone_of(entry.get("address"))
+        netdev = self.links.netdevs.get(rail) if isinstance(rail, int) else None
+        if zone is not None and netdev not in (None, zone):
+            text = (
+                f"%{zone} is not the interface of rail {rail} here; "
+                f"allowed: %{netdev}, or no zone in a list that hosts share"
+            )
+            self.found.append(((*where, "address"), text))
 
     def _agrees(
         self, rail: int, known: dict[int, tuple[Path, Address]], own: Address, place: Path

@@ -23,6 +23,7 @@ from fabricd.config.values import (
     Number,
     PortName,
     Rail,
+    RailAddress,
     SystemGroup,
     TopicPrefix,
     UnicastAddress,
@@ -79,7 +80,7 @@ class LinkTable(Table):
 
     netdev: Netdev
     rail: Rail
-    address: UnicastAddress | None = None
+    address: RailAddress | None = None
     rdma_device: VerbsDevice | None = None
     """Where the system does not say which one is behind the interface, as with EFA."""
     speed_gbps: float | None = Field(
@@ -95,7 +96,7 @@ class PeerAddressTable(Table):
     """One address of a peer."""
 
     rail: Rail
-    address: UnicastAddress
+    address: RailAddress
 
 
 class PeerTable(Table):

@@ -6,7 +6,14 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from fabricd.config.addresses import Address, parse_address
+from fabricd.config.addresses import (
+    Address,
+    is_link_local,
+    is_one_host,
+    parse_address,
+    without_zone,
+)
+from fabricd.config.netdev_names import is_netdev_name
 from fabricd.operate.detectors import DETECTORS
 from fabricd.process.cpu_affinity import parse_cpus
 from telemetry.service.config_values import FilePath as FilePath
@@ -20,21 +27,39 @@ def _unicast(value: object) -> Address:
     if not isinstance(value, str):
         raise ValueError("not text")
     address = parse_address(value)
-    if address.is_multicast or address.is_unspecified:
+    if not is_one_host(address):
         raise ValueError("not an address of one host")
     return address
 
 
-UnicastAddress = Annotated[
+def _of_rail(value: object) -> Address:
+    address = _unicast(value)
+    if address.version == 6 and address.scope_id is not None and not is_link_local(address):
+        raise ValueError("a zone, and no link-local address")
+    return without_zone(address)
+
+
+_UNICAST = 'a unicast IPv4 or IPv6 address as text, e.g. "10.0.0.1" or "fd00::1", not IPv4-mapped'
+UnicastAddress = Annotated[Address, BeforeValidator(_unicast), Field(description=_UNICAST)]
+RailAddress = Annotated[
     Address,
-    BeforeValidator(_unicast),
-    Field(description='a unicast IPv4 or IPv6 address as text, e.g. "10.0.0.1" or "fd00::1"'),
+    BeforeValidator(_of_rail),
+    Field(description=_UNICAST + "; a link-local one with or without the zone of its interface"),
 ]
+"""Without the zone: it is the interface of the link."""
+
+
+def _netdev(value: object) -> str:
+    if not isinstance(value, str) or not is_netdev_name(value):
+        raise ValueError("not the name of a device")
+    return value
+
+
 Netdev = Annotated[
     str,
+    BeforeValidator(_netdev),
     Field(
-        pattern=r"^[^\s/:]{1,15}$",
-        description="a network interface name, 1 to 15 characters without space, / and :",
+        description="a network interface name, 1 to 15 bytes without space, / and :, not . or ..",
     ),
 ]
 VerbsDevice = Annotated[

@@ -6,7 +6,10 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from fabricd.config.addresses import address_text
 from fabricd.control.server import RequestError
+from fabricd.jobs import stall
+from fabricd.jobs.stall import JobLink, Surroundings
 
 if TYPE_CHECKING:
     from fabricd.escalate.service import Escalation
@@ -22,6 +25,8 @@ MOST_MIGRATIONS = 1000
 HISTORY = ("peer", "fence", "migration")
 """Kinds of rows that may concern another host."""
 HISTORY_READ, HISTORY_ROWS = 1000, 30
+LOOK_S = 1.0
+"""Between the two looks of ``explain job``: stats pages are published many times within it."""
 
 
 def required(escalation: Escalation | None) -> Escalation:
@@ -94,6 +99,44 @@ def explain_host(host: Host, escalation: Escalation, name: str, rows: Sequence[R
         ],
         "history": about[-HISTORY_ROWS:],
     }  # fmt: skip
+
+
+def check_job(name: str, found: Row) -> None:
+    """Whether a job uses the plugin here; ``found``: what ``jobs`` answers.
+
+    Raises:
+        RequestError: no process of such a job runs here; the text says which do.
+    """
+    known = sorted({process["job"] for process in found["processes"]})
+    if name not in known:
+        names = ", ".join(known[:20]) or "none"
+        raise RequestError(f'no job "{name[:64]}" uses the plugin on this host; known: {names}')
+
+
+def explain_job(host: Host, name: str, before: Row, after: Row) -> Row:
+    """``fabricctl explain job NAME``. ``before``, ``after``: two looks at all jobs."""
+    where, me = host.detectors.localization, host.config.host.name
+    topology = where.places.topology
+    around = Surroundings(
+        me,
+        [
+            JobLink(
+                link.netdev, link.rail, topology.leaf((me, link.rail)), link.health.state,
+                link.health.reason,
+            )
+            for link in host.engine.links
+        ],
+        where.located(),
+        host.engine.silent_hosts,
+        frozenset(path.spec.peer for path in host.engine.paths),
+        {
+            address_text(entry.address): peer.host
+            for peer in host.config.peers
+            for entry in peer.addresses
+        },
+        host.detectors.delay.rails.slow(),
+    )  # fmt: skip
+    return dict(stall.explain_job(before, after, name, around))
 
 
 def probes(host: Host, name: str) -> Row:

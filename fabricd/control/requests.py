@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fabricd.config.loader import ConfigError
+from fabricd.config.netdev_names import kernel_name
 from fabricd.config.source import ConfigSource
 from fabricd.control import job_requests
 from fabricd.control.access import Caller
@@ -19,6 +20,7 @@ from fabricd.operate.manager import (
     OverrideManager,
     SteeredHost,
 )
+from fabricd.operate.overrides import HOST
 from fabricd.runtime.host import Host
 from fabricd.steer.modes import Mode
 from fabricd.views import report
@@ -79,6 +81,7 @@ class Requests:
             "training_jobs": self.training_jobs,
             "migrations": self.migrations,
             "explain_host": self.explain_host,
+            "explain_job": self.explain_job,
             "promote": self.promote,
             "reload": self.reload,
             "drain": self.drain,
@@ -111,7 +114,7 @@ class Requests:
 
     async def explain(self, request: Document, _caller: Caller) -> Any:  # noqa: ANN401
         """All that is known of a link, and the rule that decided."""
-        netdev = _text(request, "link")
+        netdev = _device(request, "link")
         try:
             document = explain(self._host, netdev, time.monotonic_ns())
         except KeyError as error:
@@ -156,6 +159,14 @@ class Requests:
         rows.sort(key=lambda row: row["wall_ns"])
         return job_requests.explain_host(self._host, escalation, name, rows)
 
+    async def explain_job(self, request: Document, _caller: Caller) -> Any:  # noqa: ANN401
+        """Whether a job that uses the plugin moves bytes now, and what may hold it up."""
+        name = _text(request, "job")
+        before = await self.jobs({}, _caller)
+        job_requests.check_job(name, before)
+        await asyncio.sleep(job_requests.LOOK_S)
+        return job_requests.explain_job(self._host, name, before, await self.jobs({}, _caller))
+
     async def promote(self, request: Document, caller: Caller) -> Any:  # noqa: ANN401
         """Raise or lower the mode of the host or of a group."""
         host, group = self._host, _text(request, "group", "")
@@ -192,13 +203,13 @@ class Requests:
     async def drain(self, request: Document, caller: Caller) -> Any:  # noqa: ANN401, D102
         return self._override(
             lambda manager, host: manager.drain(
-                host, _text(request, "link"), seconds=_seconds(request),
+                host, _device(request, "link"), seconds=_seconds(request),
                 reason=_text(request, "reason", ""), by=_by(caller),
             )
         )  # fmt: skip
 
     async def undrain(self, request: Document, caller: Caller) -> Any:  # noqa: ANN401, D102
-        link = _text(request, "link")
+        link = _device(request, "link")
         return self._override(lambda manager, host: manager.undrain(host, link, _by(caller)))
 
     async def maintenance(self, request: Document, caller: Caller) -> Any:  # noqa: ANN401, D102
@@ -207,7 +218,7 @@ class Requests:
             raise RequestError("a maintenance window needs an end: seconds")
         return self._override(
             lambda manager, host: manager.open_window(
-                host, _text(request, "target"), seconds=seconds,
+                host, _device(request, "target"), seconds=seconds,
                 reason=_text(request, "reason", ""), by=_by(caller),
             )
         )  # fmt: skip
@@ -215,7 +226,7 @@ class Requests:
     async def maintenance_end(  # noqa: D102
         self, request: Document, caller: Caller
     ) -> Any:  # noqa: ANN401
-        target = _text(request, "target")
+        target = _device(request, "target")
         return self._override(lambda manager, host: manager.close_window(host, target, _by(caller)))
 
     async def detector(self, request: Document, caller: Caller) -> Any:  # noqa: ANN401
@@ -259,6 +270,12 @@ def _text(request: Document, key: str, default: str | None = None) -> str:
     return value
 
 
+def _device(request: Document, key: str) -> str:
+    """Name of a link as the kernel knows it, however it was called; or the word for the host."""
+    name = _text(request, key)
+    return name if name == HOST else kernel_name(name)
+
+
 def _seconds(request: Document) -> float | None:
     value = request.get("seconds")
     if value is None:
@@ -287,7 +304,7 @@ def timeline_query(request: Document) -> dict[str, Any]:
             continue
         if not isinstance(value, kind) or isinstance(value, bool):
             raise RequestError(f"{key} must be {'text' if kind is str else 'an integer'}")
-        query[key] = value
+        query[key] = _device(request, key) if key == "link" else value
     if not 0 <= query["limit"] <= 100_000:
         raise RequestError("limit must be from 0 to 100000")
     for key in ("since_ns", "until_ns"):

@@ -53,8 +53,10 @@ class Localization:
         self._unseen = Unseen(host)
         self._asked_ns: int | None = None
         self._asking: asyncio.Task[None] | None = None
-        self._losing: dict[tuple[Kind, str], Blame] = {}
-        """Where packets are lost, as long as a link or path here loses too much."""
+        self.losing: Mapping[int, Blame] = {}
+        """Link index → where the packets are lost of a link that loses too much."""
+        self.losing_elsewhere: Sequence[Blame] = ()
+        """Where the packets are lost of paths that lose too much alone."""
         self._lldp: LldpSource | None = None
         self._config: Config | None = None
         self._peers = PeerIndex(())
@@ -113,21 +115,18 @@ class Localization:
         return [*places, *(_bye(engine, peer, links) for peer, links in gone)]
 
     def lost(self, verdict: LossVerdict, engine: Engine) -> None:
-        """Take where the loss test says that packets are lost; it says so once, as it finds it.
+        """Take where the loss test says that packets are lost, as it was asked last.
 
-        A link of this host stays named while it loses too much, another part while a path does.
+        A link of this host is named while it loses too much itself, not for its paths' losses.
         """
-        self._losing |= {(blame.kind, blame.element): blame for blame in verdict.blames}
-        own = {(Kind.LINK, port_name((self.host, link.rail))): link.index for link in engine.links}
-        self._losing = {
-            where: blame
-            for where, blame in self._losing.items()
-            if (own[where] in verdict.links if where in own else verdict.links or verdict.paths)
-        }
+        own = {(Kind.LINK, port_name((self.host, link.rail))) for link in engine.links}
+        self.losing = verdict.at
+        self.losing_elsewhere = [b for b in verdict.elsewhere if (b.kind, b.element) not in own]
 
     def located(self) -> list[Blame]:
         """Where the faults are that last; those of which that is unknown are left out."""
-        found = self._losing | {(blame.kind, blame.element): blame for blame in self.places.now}
+        named = [*self.losing.values(), *self.losing_elsewhere, *self.places.now]
+        found = {(blame.kind, blame.element): blame for blame in named}
         known = [b for (kind, _), b in found.items() if kind not in _NOWHERE]
         return sorted(known, key=lambda b: -b.confidence)[:MOST_LOCATED]
 
@@ -170,7 +169,10 @@ class Localization:
             for link in (engine.links[p.spec.link],)
         ]
         expected = self._unseen.judge(views, ends, self.reports, now)
-        engine.report_unseen(expected.links, expected.paths)
+        reports = self.reports if self._asked_within(RECENT_NS, now) else ()
+        dark, _ = neighbours.ports(reports)
+        far = {p.index for p in engine.paths if (p.spec.peer, p.spec.peer_rail) in dark}
+        engine.report_peers(expected.links, expected.paths, far)
 
 
 def _never_heard(engine: Engine) -> bool:

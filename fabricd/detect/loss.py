@@ -5,7 +5,8 @@ prober's exact counters: rx losses are holes in the peer's sequence here (the re
 losses those that the peer reports. When a link's test says *sick*, what every path of the host lost
 since the change is laid before `fabricd.detect.locate`: the link is DEGRADED only if it (or its
 leaf) explains them and two peers or more lost packets on it. A path whose own test says sick is
-called worse alone, unless its peer loses on all rails (a busy host).
+called worse alone, unless its peer loses on all rails (a busy host). Then no link and no path is
+worse, and the host is named.
 
 What is no evidence:
 
@@ -44,9 +45,17 @@ from fabricd.detect.loss_rules import (
     LossRules,
     LossVerdict,
     holes,
+    is_part_of,
     shared_ratio,
 )
-from fabricd.detect.loss_state import BothWays, DirectionLoss, LinkLoss, LossEvidence, PathLoss
+from fabricd.detect.loss_state import (
+    BothWays,
+    DirectionLoss,
+    LinkLoss,
+    LossEvidence,
+    PathLoss,
+    lost_text,
+)
 from fabricd.detect.sequential import Cusum
 from fabricd.probes.records import Direction
 
@@ -62,12 +71,16 @@ been by chance of several peers."""
 ASKED_ENOUGH = 1 / (ASK_MORE - 1)
 """From there on it is asked at every other reading at most."""
 RELAPSE_NS = 3600 * 10**9
-LEAST_FLOWS = 2
-"""Flows that have to lose before the losses of paths have a place."""
+HOST_LASTS_NS = 3 * 10**9
+"""A host is named whose losses go on for so long: one that was stopped loses what waited."""
+LEAST_PAIRS = 2
+"""Pairs of ports that have to lose before the losses of paths have a place."""
 RELAPSE_FORGET = 2.0
 """What was sick within that time needs so many times the evidence to be called well again."""
 PLACE_NS = 5 * 10**9
 """Where paths lose is asked when no other was called worse for so long: a spine takes many."""
+PLACE_AGAIN_NS = 20 * 10**9
+"""And asked again so often while they do: more losses may change the answer."""
 
 
 class LossTest:
@@ -96,6 +109,13 @@ class LossTest:
         """Links on which a queue stands, by half of their paths."""
         self._place_at: int | None = None
         self._placed: set[tuple[Kind, str]] = set()
+        """Answers of `_place` that were given while paths are worse."""
+        self._elsewhere: list[Blame] = []
+        """Its newest answer."""
+        self._host_since: dict[str, tuple[int, dict[int, BothWays]]] = {}
+        """Hosts that lose on all their rails, since when an asking says so, and the counts then."""
+        self._lossy_hosts: dict[str, Blame] = {}
+        """Those that went on for `HOST_LASTS_NS`; their links and paths are called nothing."""
 
     @property
     def suspects(self) -> bool:
@@ -205,8 +225,7 @@ class LossTest:
         for key, (nats, lost, packets) in links.items():
             self._step(key, nats, lost, packets, now, learn=key[0] not in queued)
         if not self._history or now >= self._history[-1][0] + HISTORY_NS:
-            counts = {i: (p.halves[RX].now, p.halves[TX].now) for i, p in self._items()}
-            self._history.append((now, counts))
+            self._history.append((now, self._counts()))
         return self._judge(rows, now)
 
     def _advance(
@@ -296,6 +315,9 @@ class LossTest:
             if path.row.link == index:
                 path.halves[way].cusum, path.halves[way].blamed = Cusum(), ""
 
+    def _counts(self) -> dict[int, BothWays]:
+        return {i: (p.halves[RX].now, p.halves[TX].now) for i, p in self._items()}
+
     def _items(self) -> list[tuple[int, PathLoss]]:
         return list(self._paths.items())
 
@@ -303,19 +325,35 @@ class LossTest:
         links: dict[int, str] = {}
         paths: dict[int, str] = {}
         blames: list[Blame] = []
+        at: dict[int, Blame] = {}
+        hosts: set[str] = set()
         for (index, way), link in sorted(self._links.items()):
             if not link.cusum.sick:
                 link.asked = 0.0
             elif link.cusum.events > (DOUBT_AGAIN if link.blamed else ASK_MORE) * link.asked:
                 link.asked = link.cusum.events
                 found = self._explain(rows, link.before, link.cusum.rate)
+                told = link.place if link.blamed else None
+                link.settle(self._doubted(self._of_link(index, rows, found)) if found else None)
+                if not link.blamed and link.place is not None and link.place.kind is Kind.HOST:
+                    blames += self._host(link.place, rows, link.cusum.rate, now)
                 if not link.blamed:
                     link.blamed = self._link_at_fault(index, way, rows, link, found)
-                    blames += found[:1] if link.blamed else ()
                 elif self._sure(index, rows, found) < 1 - self.rules.confidence:
                     link.blamed = ""
+                new = link.place is not None and (
+                    told is None or told.element != link.place.element
+                )
+                blames += [link.place] if link.blamed and link.place and new else []
             if link.blamed:
                 links.setdefault(index, link.blamed)
+                if link.place is not None:
+                    at.setdefault(index, link.place)
+            elif link.cusum.sick and link.place is not None and link.place.kind is Kind.HOST:
+                hosts.add(link.place.element)
+        for name in self._host_since.keys() - hosts:
+            del self._host_since[name]
+            self._lossy_hosts.pop(name, None)
         for row in rows:
             rx, tx = halves = self._paths[row.path].halves
             if not (rx.cusum.sick or tx.cusum.sick or rx.blamed or tx.blamed):
@@ -327,31 +365,55 @@ class LossTest:
                         self._place_at = now + PLACE_NS
                 if half.blamed and row.link not in links:
                     paths.setdefault(row.path, half.blamed)
-        if self._place_at is not None and now >= self._place_at:
-            self._place_at = None
+        if not paths:
+            self._place_at, self._elsewhere = None, []
+            self._placed.clear()
+        elif self._place_at is not None and now >= self._place_at:
+            self._place_at = now + PLACE_AGAIN_NS
             blames += self._place(rows, paths)
-        return LossVerdict(links, paths, tuple(blames))
+        hosts_now = self._lossy_hosts
+        apart = [b for b in self._elsewhere if not any(is_part_of(h, b) for h in hosts_now)]
+        return LossVerdict(links, paths, tuple(blames), at, (*hosts_now.values(), *apart))
+
+    def _host(self, at: Blame, rows: Sequence[LossCounters], rate: float, now: int) -> list[Blame]:
+        """A host that loses on all rails, also since that was found; gives what is new."""
+        name = at.element
+        if name not in self._host_since:
+            self._host_since[name] = now, self._counts()
+        since, before = self._host_since[name]
+        if now - since < HOST_LASTS_NS:
+            return []
+        found = [self._doubted(one) for one in self._explain(rows, before, rate)]
+        if (Kind.HOST, name) not in {(one.kind, one.element) for one in found}:
+            return []
+        told = name in self._lossy_hosts or (Kind.HOST, name) in self._placed
+        self._lossy_hosts[name] = at
+        return [] if told else [at]
 
     def _place(self, rows: Sequence[LossCounters], paths: Mapping[int, str]) -> list[Blame]:
-        """Where the losses of the paths that are worse alone come from; each answer once."""
+        """Where the losses of the paths that are worse alone come from; gives what is new."""
         sick = [h.cusum for i in paths for h in self._paths[i].halves if h.cusum.sick]
         if not sick:
-            self._placed.clear()
             return []
         began = min(cusum.since_ns for cusum in sick)
         at = [counts for when, counts in self._history if when <= began] or [{}]
         rate = sorted(cusum.rate for cusum in sick)[len(sick) // 2]
-        found = [self._doubted(blame) for blame in self._explain(rows, at[-1], rate)]
-        new = [b for b in found[:1] if (b.kind, b.element) not in self._placed]
+        answers = [self._doubted(blame) for blame in self._explain(rows, at[-1], rate)]
+        self._elsewhere = [b for i, b in enumerate(answers) if i == 0 or b.kind is not Kind.UNKNOWN]
+        told = self._placed | {(Kind.HOST, name) for name in self._lossy_hosts}
+        new = [b for b in self._elsewhere if (b.kind, b.element) not in told]
         self._placed |= {(b.kind, b.element) for b in new}
         return new
 
-    @staticmethod
-    def _doubted(blame: Blame) -> Blame:
-        """What one flow alone tells: it loses. At which end of it, only base rates would say."""
-        if blame.flows >= LEAST_FLOWS:
-            return blame
-        return Blame(Kind.UNKNOWN, "", Way.BOTH, blame.confidence, blame.flows, blame.candidates)
+    def _doubted(self, blame: Blame) -> Blame:
+        """What one pair of ports alone tells: it loses. At which end, only base rates would say.
+
+        Nor is that pair blamed alone by a few packets that others did not lose.
+        """
+        least = {Kind.PATH: self.rules.confidence_path, Kind.LINK: 0.0}
+        sure = blame.confidence >= least.get(blame.kind, self.rules.confidence_shared)
+        sure = sure and (blame.pairs >= LEAST_PAIRS or blame.kind is Kind.PATH)
+        return blame if sure else replace(blame, kind=Kind.UNKNOWN, element="", way=Way.BOTH)
 
     def _explain(
         self, rows: Sequence[LossCounters], before: Mapping[int, BothWays], rate: float
@@ -408,12 +470,21 @@ class LossTest:
             return ""
         if shared_ratio(list(seen.values()), usual) < self.rules.shared:
             return ""
-        return f"{_share(link.cusum)} of probes {_word(way)} {_names(losers)} lost"
+        return lost_text(link.cusum, way, losers)
+
+    def _of_link(self, index: int, rows: Sequence[LossCounters], found: Sequence[Blame]) -> Blame:
+        """The answer that is about this link, else the first: two faults have two answers."""
+        own = self._own(index, rows)
+        return next((blame for blame in found if (blame.kind, blame.element) in own), found[0])
+
+    def _own(self, index: int, rows: Sequence[LossCounters]) -> set[tuple[Kind, str]]:
+        """A link and its leaf."""
+        port = (self.host, next(row.rail for row in rows if row.link == index))
+        return {(Kind.LINK, port_name(port)), (Kind.LEAF, self.topology.leaf(port))}
 
     def _sure(self, index: int, rows: Sequence[LossCounters], found: Sequence[Blame]) -> float:
         """How likely it is the link or its leaf: this rail is worse either way."""
-        port = (self.host, next(row.rail for row in rows if row.link == index))
-        elements = {(Kind.LINK, port_name(port)), (Kind.LEAF, self.topology.leaf(port))}
+        elements = self._own(index, rows)
         if all(row.link == index for row in rows):
             # Nor can a host with one rail be told from its link.
             elements.add((Kind.HOST, self.host))
@@ -426,17 +497,4 @@ class LossTest:
         busy = sum(p.halves[way].cusum.started for p in same)
         if busy * 2 >= max(1, len(same)):
             return ""
-        return f"{_share(half.cusum)} of probes {_word(way)} {row.peer} lost on this path"
-
-
-def _share(cusum: Cusum) -> str:
-    return f"{100 * cusum.rate:.2g} %"
-
-
-def _word(way: Direction) -> str:
-    return "from" if way is RX else "to"
-
-
-def _names(peers: set[str]) -> str:
-    names = sorted(peers)
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        return f"{lost_text(half.cusum, way, {row.peer})} on this path"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fabricd.detect.locate import Blame, loss_ratio
+from fabricd.detect.locate import Blame, Kind, loss_ratio
 from fabricd.detect.locate import Rules as PlaceRules
 from fabricd.detect.rules import RULES
 from fabricd.detect.sequential import Test
@@ -53,6 +54,11 @@ class LossRules:
     """That hosts die often says nothing about who loses one packet in a thousand."""
     confidence: float = 0.8
     """That it is the link or its leaf."""
+    confidence_shared: float = 0.95
+    """That it is a host, a leaf or a spine: two lossy ports look like one at first."""
+    confidence_path: float = 0.99
+    """That it is one pair of ports alone. The port at its other end may lose from everybody, which
+    this host sees by the few packets of cross-rail paths: its first losses there may be late."""
     shared: float = math.log(4)
     """Nats by which all peers share the losses rather than one have its own: odds of 80 % again."""
     settle_ns: int = 10**9
@@ -105,7 +111,12 @@ class LossVerdict:
     links: Mapping[int, str] = field(default_factory=dict)
     paths: Mapping[int, str] = field(default_factory=dict)
     blames: Sequence[Blame] = ()
-    """Where, as far as losses tell."""
+    """Where, as far as losses tell: what is new."""
+    at: Mapping[int, Blame] = field(default_factory=dict)
+    """Link index → where the losses come from of a link that is worse, as last asked."""
+    elsewhere: Sequence[Blame] = ()
+    """Hosts that lose on all rails, and where the losses come from of paths that are worse alone,
+    as last asked."""
 
 
 def holes(bitmap: int, newer: int = TRAIN) -> int:
@@ -118,6 +129,14 @@ def holes(bitmap: int, newer: int = TRAIN) -> int:
     if oldest <= newer:
         return 0
     return oldest - newer - (bitmap >> newer & (1 << (oldest - newer)) - 1).bit_count()
+
+
+def is_part_of(host: str, blame: Blame) -> bool:
+    """Whether an answer is about a host, a port of it, or a path of it."""
+    if blame.kind is Kind.HOST:
+        return blame.element == host
+    port = rf"(?:\A|/\d+-){re.escape(host)}/"
+    return blame.kind in (Kind.LINK, Kind.PATH) and re.search(port, blame.element) is not None
 
 
 def shared_ratio(seen: Sequence[tuple[float, float]], usual: float) -> float:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from fabricd.detect.baseline_rate import BaselineRate
+from fabricd.detect.locate import Blame, Kind, Way
 from fabricd.detect.loss_rules import LossCount, LossCounters
 from fabricd.detect.sequential import Cusum
+from fabricd.probes.records import Direction
 
 
 class LossEvidence(NamedTuple):
@@ -79,7 +82,29 @@ class LinkLoss:
     before: dict[int, BothWays] = field(default_factory=dict)
     """All paths' counts when the evidence began."""
     blamed: str = ""
+    place: Blame | None = None
+    """Where its losses come from. An element that several ports share is named when two askings in
+    a row name it: the first losses of two ports look like it."""
+    answer: Blame | None = None
+    """The newest asking's."""
     asked: float = 0.0
     """Losses when it was last asked where they are: more may change the answer."""
     relapse_ns: int = 0
     """Until then it was sick not long ago, and has to be better for longer to be called well."""
+
+    def settle(self, answer: Blame | None) -> None:
+        """Take where the losses come from, as asked anew; None: nobody can say."""
+        before, self.answer = self.answer, answer
+        again = before is not None and answer is not None and before.element == answer.element
+        if answer is None or again or answer.kind in (Kind.LINK, Kind.UNKNOWN):
+            self.place = answer
+        else:
+            self.place = replace(answer, kind=Kind.UNKNOWN, element="", way=Way.BOTH)
+
+
+def lost_text(cusum: Cusum, way: Direction, peers: Collection[str]) -> str:
+    """For people: how much of whose probes is lost, and which way."""
+    names = sorted(peers)
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    word = "from" if way is Direction.RX else "to"
+    return f"{100 * cusum.rate:.2g} % of probes {word} {shown} lost"

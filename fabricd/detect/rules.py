@@ -137,6 +137,9 @@ TABLE: tuple[Rule, ...] = (
 PCIE_DOWNGRADE = Rule(
     "pcie_downgrade", 1, 10, S, "the PCIe link fell below the speed or width that it had"
 )
+PCIE_UPLINK = Rule(
+    "pcie_uplink", 1, 10, S, "a PCIe switch above the NIC has less than both ends can", alone=False
+)
 LINK_SPEED = Rule("link_speed", 1, 10, S, "the link is slower than it was")
 """Not of counters: of readings, compared by `fabricd.nics.monitor`."""
 

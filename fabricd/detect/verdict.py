@@ -11,7 +11,8 @@ Rules, in the order in which they are asked:
 * A link is at fault when the last ``misses`` packets that were due on it, from whichever peers, two
   or more among them, are all missing. The peers are staggered by the link interval, so this takes
   ``misses`` of those, however many peers there are. RX (we do not hear) and TX (they do not hear
-  us) are judged apart.
+  us) are judged apart. Misses of two peers make it a suspect, until each is the fault of its own
+  path and another peer is well on the link: two ports elsewhere are dead then.
 * Otherwise a path that missed ``misses`` in a row is at fault alone, once its peer is known to live
   for one more of its intervals; while the link may still turn out to be the cause, its paths wait.
 * What we do not hear is a verdict only when all that had reached this host's kernel is delivered
@@ -133,12 +134,16 @@ class FailureDetector:
                     continue
             else:
                 self._reported.pop(link, None)
+            faulty = set()
             for path in own:
                 wait = path.interval_ns + self.rules.link_interval_ns
                 if self._counts(path, wait, now) and (
                     reason := self._path_fault(path, sent[path.index], all_paths, now)
                 ):
                     path_faults[path.index] = reason
+                    faulty.add(path.index)
+            if all(p.clean or p.index in faulty for p in own) and any(p.clean for p in own):
+                suspects.pop(link, None)
         self.receive_path.end()
         self.progress.end()
         silent = {

@@ -21,7 +21,8 @@ PREFIXES = ("NCCL_", "FABRIC_", "RCCL_")
 OTHERS = frozenset({"LD_LIBRARY_PATH", "HOME"})
 """Variables that say where NCCL's files and libraries lie."""
 _LIBRARIES = (b"libnccl-net-fabric.so", b"libnccl.so", b"librccl.so")
-_MAX_MAPS = 8 * 1024 * 1024
+_MAX_MAPS = 512 * 1024 * 1024
+"""4 million mappings; libraries are the last ones, at high addresses."""
 _MAX_ENVIRON = 4 * 1024 * 1024
 
 
@@ -61,13 +62,13 @@ def _jobs(tree: Tree) -> tuple[list[int], int]:
     closed = 0
     for pid in sorted(int(name) for name in tree.names("proc") if name.isdecimal()):
         try:
-            maps = tree.data(f"proc/{pid}/maps", _MAX_MAPS)
+            uses = tree.has_any(f"proc/{pid}/maps", _LIBRARIES, _MAX_MAPS)
         except PermissionError:
             closed += 1
         except OSError:
             continue  # it ended meanwhile
         else:
-            if any(library in maps for library in _LIBRARIES):
+            if uses:
                 found.append(pid)
     return found, closed
 

@@ -7,13 +7,9 @@ from collections.abc import Iterator
 
 from fabricd.doctor.facts import GID_HEADER, HostFacts
 from fabricd.doctor.finding import Finding, Report, Severity
+from telemetry.service.shown import on_one_line
 
 WIDTH = 100
-
-
-def printable(text: str) -> str:
-    """A text of foreign origin on one line: control characters become question marks."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def lines(report: Report, *, verbose: bool = False) -> Iterator[str]:
@@ -45,9 +41,9 @@ def port_lines(facts: HostFacts) -> Iterator[str]:
         mtu = f", MTU {port.active_mtu}" if port.active_mtu else ""
         behind = ", ".join(port.netdevs) or "no interface"
         words = f"{port}: {port.link_layer} {port.state} {port.rate}{mtu}, {behind}"
-        yield printable(words)
+        yield on_one_line(words)
         for line in (GID_HEADER, *(gid.line() for gid in port.gids)):
-            yield f"  {printable(line)}"
+            yield f"  {on_one_line(line)}"
         yield ""
 
 
@@ -66,13 +62,13 @@ def finding_lines(finding: Finding, docs: str) -> Iterator[str]:
     yield from _wrapped(head, f"{finding.subject}: {finding.seen}")
     yield from _wrapped("  do      ", finding.action)
     for line in finding.detail:
-        yield f"          {printable(line)}"
+        yield f"          {on_one_line(line)}"
     yield f"  see     {docs}"
     yield ""
 
 
 def _wrapped(head: str, text: str) -> list[str]:
     return textwrap.wrap(
-        printable(text), WIDTH, initial_indent=head, subsequent_indent=" " * len(head),
+        on_one_line(text), WIDTH, initial_indent=head, subsequent_indent=" " * len(head),
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
-MAX_BYTES = 256 * 1024
+_CHUNK = 256 * 1024
+MAX_BYTES = 1024 * 1024
+"""/proc/net/dev of 8,000 interfaces has that."""
 
 
 class Tree:
@@ -36,12 +39,37 @@ class Tree:
             return file.read(limit)
 
     def read(self, name: str) -> str:
-        """A file's text without white space around it.
+        """A file's text without white space around it; of one over `MAX_BYTES` the beginning.
 
         Raises:
             OSError: the file is missing or cannot be read.
         """
-        return self.data(name).decode("utf-8", "replace").strip()
+        data = self.data(name, MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            self.note_unexamined(f"the rest of {name}", f"it has more than {MAX_BYTES} bytes")
+        return data[:MAX_BYTES].decode("utf-8", "replace").strip()
+
+    def has_any(self, name: str, words: Sequence[bytes], limit: int) -> bool:
+        """Whether one of some words is in a file, which is not kept in memory.
+
+        Args:
+            name: of the file.
+            words: to look for.
+            limit: bytes that are looked at.
+
+        Raises:
+            OSError: the file is missing or cannot be read.
+        """
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        kept = max(map(len, words)) - 1
+        data = b""
+        with open(os.open(self.path(name), flags), "rb", buffering=0) as file:  # noqa: PTH123
+            while limit > 0 and (more := file.read(min(_CHUNK, limit))):
+                limit -= len(more)
+                data = data[-kept:] + more
+                if any(word in data for word in words):
+                    return True
+        return False
 
     def text(self, name: str) -> str | None:
         """As `read`; None where that raises."""

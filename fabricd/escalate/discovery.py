@@ -17,6 +17,7 @@ from telemetry.messages.topics import Kind
 from telemetry.service.durable import replace_text
 
 HOSTS = (Kind.HOST_DOCUMENT, Kind.HOST_STATUS)
+MOST_NAMED = 5
 APPLY_NS = 10**9
 """Between two changes of what is probed: the documents of a whole cluster come at once."""
 
@@ -32,6 +33,7 @@ class Discovery:
         self._next_ns = time.monotonic_ns() + APPLY_NS
         self._file = Path(config.paths.state_dir) / PEERS_FILE
         self._storing: asyncio.Task[None] | None = None
+        self._doubles: tuple[str, ...] = ()
         self._log = structlog.get_logger()
 
     def received(self, message: Message) -> None:
@@ -56,6 +58,12 @@ class Discovery:
             return
         self._changed, self._next_ns = False, now + APPLY_NS
         peers = self._directory.peers()
+        if self._directory.doubles != self._doubles:
+            self._doubles = self._directory.doubles
+            self._log.warning(
+                "addresses of two hosts: the first host's by name is probed",
+                count=len(self._doubles), some=self._doubles[:MOST_NAMED],
+            )  # fmt: skip
         if peers == self._host.config.peers:
             return
         self._log.info("peers", hosts=len(peers), before=len(self._host.config.peers))

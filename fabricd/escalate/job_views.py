@@ -56,6 +56,8 @@ class JobViews:
         self._ids: dict[str, None] = {}
         self._phases: dict[str, str] = {}
         """Job → id of its newest row of kind `EventKind.GENERATION`."""
+        self._slow: dict[str, dict[int, str]] = {}
+        """Job → rank that the newest row about it calls slow → its host."""
 
     def restore(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Rows of the timeline that an earlier daemon wrote, oldest first: not written again."""
@@ -66,6 +68,8 @@ class JobViews:
                 continue
             if row["kind"] == EventKind.GENERATION.value:
                 self._phases[job] = name
+            elif row["kind"] == EventKind.SLOW_RANK.value:
+                self._restore_slow(job, data)
             else:
                 self._note(name)
 
@@ -137,6 +141,7 @@ class JobViews:
             if row is not None and self._phases.get(name) != row.id:
                 self._phases[name] = row.id
                 rows.append(row)
+            rows += self._slow_rows(state)
             self._jobs.pop(name, None)
             self._jobs[name] = _Known(state, compute, now)
         for name, known in self._jobs.items():
@@ -144,7 +149,29 @@ class JobViews:
         while len(self._jobs) > MOST_JOBS:
             oldest = next((n for n, one in self._jobs.items() if not one.present), None)
             del self._jobs[oldest or next(iter(self._jobs))]
+        for name in self._slow.keys() - self._jobs.keys():
+            del self._slow[name]
         return rows
+
+    def _restore_slow(self, job: str, data: Mapping[str, Any]) -> None:
+        rank, host = data.get("rank"), data.get("host")
+        if isinstance(rank, int) and isinstance(host, str):
+            self._slow.setdefault(job, {}).pop(rank, None)
+            if data.get("named"):
+                self._slow[job][rank] = host
+
+    def _slow_rows(self, state: ComputeJob) -> list[JobRow]:
+        before = self._slow.get(state.job, {})
+        slow = {one.rank: one for one in state.slow_ranks}
+        self._slow[state.job] = {rank: one.host for rank, one in slow.items()}
+        rows = [
+            slow_row(state, rank, one.host, one.text, one.ratio)
+            for rank, one in slow.items() if before.get(rank) != one.host
+        ]  # fmt: skip
+        return rows + [
+            slow_row(state, rank, host, f"rank {rank} on {host} is not called slow any more")
+            for rank, host in before.items() if rank not in slow
+        ]  # fmt: skip
 
     # -- for people -------------------------------------------------------------------------------
 
@@ -166,6 +193,7 @@ class JobViews:
                 "hosts": one.state.hosts,
                 "suspected": [row.host for row in one.state.evidence if not row.fence],
                 "fenced": [row.host for row in one.state.evidence if row.fence],
+                "slow_ranks": [row.text for row in one.state.slow_ranks],
                 "present": one.present,
                 "compute": one.compute,
                 "age_s": round((now - one.at) / 1e9, 1),
@@ -294,6 +322,21 @@ def recovery_row(job: str, one: Recovery) -> JobRow:
         "committed_ms": one.committed_ms,
     }  # fmt: skip
     return JobRow(EventKind.MIGRATION, text, ident, data)
+
+
+def slow_row(
+    state: ComputeJob, rank: int, host: str, text: str, ratio: float | None = None
+) -> JobRow:
+    """The row of a rank that is slower than the others by ``ratio``; None: it is not any more."""
+    named = ratio is not None
+    ident = f"{state.job}/{state.proposal}/rank {rank}/{'slow' if named else 'not slow'}"
+    data: dict[str, JsonScalar] = {
+        "id": ident, "job": state.job, "generation": state.generation, "rank": rank, "host": host,
+        "named": named,
+    }  # fmt: skip
+    if ratio is not None:
+        data["ratio"] = ratio
+    return JobRow(EventKind.SLOW_RANK, f"job {state.job}: {text}", ident, data)
 
 
 def migration(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -78,9 +78,9 @@ class JobWatch:
 
 
 def read_rows(database: Path, limit: int = MOST_IDS) -> list[dict[str, Any]]:
-    """The newest rows about generations and migrations, oldest first. Raises ``TimelineError``."""
+    """The newest rows about whole jobs, oldest first of each kind. Raises ``TimelineError``."""
     found: list[dict[str, Any]] = []
     with Timeline(database, read_only=True) as timeline:
-        for kind in (EventKind.GENERATION, EventKind.MIGRATION):
+        for kind in (EventKind.GENERATION, EventKind.MIGRATION, EventKind.SLOW_RANK):
             found += [event.to_dict() for event in timeline.query(kind=kind, limit=limit)]
     return found

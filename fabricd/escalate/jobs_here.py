@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ MAX_FILE = 8 << 20
 REJOIN_S = 60.0
 """A fabric-run that ran before our start and has not come back by then is looked for."""
 
+MOST_SILENT = 256
+"""Hosts that one line names: with more of them silent, this host's own rails are in question."""
 ROWS_RATE, ROWS_BURST = 0.1, 30
 """Timeline rows about the jobs of one user: a second, and at once."""
 
@@ -82,6 +84,7 @@ class JobsHere:
         self.server = JobServer(run_dir / "jobs.sock", self.registry, self)
         self._files = state_dir / "fences.json", state_dir / "jobs.json"
         self._saving = asyncio.Event()
+        self._silent: tuple[str, ...] = ()
         self._log = structlog.get_logger()
 
     # -- life -------------------------------------------------------------------------------------
@@ -232,6 +235,16 @@ class JobsHere:
         )  # fmt: skip
         self._fences_changed()
 
+    def silent(self, hosts: Collection[str]) -> None:
+        """These hosts are silent on all rails: fabric-runs then say at a pace how far they are."""
+        self._silent = tuple(sorted(hosts))[:MOST_SILENT]
+        for run in self.registry.runs.values():
+            if (session := self.server.session(run.job)) is not None:
+                self._tell_silent(session)
+
+    def _tell_silent(self, session: Session) -> None:
+        session.send("silent", encode_line("silent", hosts=list(self._silent)))
+
     def tick(self) -> None:
         """Report fences whose deadline has passed. Call it several times a second."""
         for fence, who in self.fences.late(time.monotonic_ns()):
@@ -248,6 +261,8 @@ class JobsHere:
         for fence in self.fences.of_job(run.job):
             self._tell_fence(run, fence)
         self._tell_orders(run)
+        if self._silent:
+            self._tell_silent(session)
         self._tell_job(run, f"registered: {run.job}")
         self._saving.set()
 

@@ -2,7 +2,11 @@
 
 An event keeps its id over restarts, so whoever receives it twice can tell. Storing is done in a
 thread: a disk that stalls delays nothing else. `Outbox.depth` counts events on disk only. An event
-that was accepted and is not on disk yet is *unstored*: ``kill -9`` of fabricd loses it.
+that was accepted and is not on disk yet is *unstored*: ``kill -9`` of fabricd loses it. Whoever
+promises something to others by an event waits for `Outbox.when_stored`.
+
+An event that the broker takes in no size (`PacketTooLargeError`) is given up and counted: sent
+again, it would end each connection.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import structlog
 from fabricd.escalate.outbox_store import Depth, OutboxStore, Waiting
 from fabricd.process.blocking_call import BlockingCaller
 from telemetry.broker.interface import NotConnectedError
+from telemetry.broker.limits import PacketTooLargeError
 from telemetry.timeline_schema import TimelineError
 
 MOST_UNSTORED = 10_000
@@ -75,10 +80,16 @@ class Outbox:
         thread: StoreThread,
         publish: Callable[[bytes], Awaitable[None]],
     ) -> None:
-        """Args: ``publish`` returns when the broker has it, or raises `NotConnectedError`."""
+        """Args: ``publish`` returns when the broker has it.
+
+        It raises `NotConnectedError`, or `PacketTooLargeError`.
+        """
         self._store, self._thread, self._publish = store, thread, publish
         self._unstored: deque[Waiting] = deque()
         self._dropped = 0
+        self._offered = self._settled = 0
+        """Events that were accepted, and how many of these are on disk, since the start."""
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._wake = asyncio.Event()
         self._stored = asyncio.Event()
         self._connected = asyncio.Event()
@@ -101,7 +112,15 @@ class Outbox:
             self._dropped += 1
             return
         self._unstored.append(message)
+        self._offered += 1
         self._wake.set()
+
+    def when_stored(self, call: Callable[[], None]) -> None:
+        """Call back once all events that were offered so far are on disk; at once if they are."""
+        if self._settled == self._offered:
+            call()
+        else:
+            self._waiting.append((self._offered, call))
 
     def connection_changed(self, *, connected: bool) -> None:
         """There is a connection, or there is none."""
@@ -138,10 +157,13 @@ class Outbox:
         for one in batch:  # Before the end, two of us may store the same: once by its id.
             if self._unstored and self._unstored[0] is one:
                 self._unstored.popleft()
+                self._settled += 1
         if (dropped := self._store.depth.dropped - before) > 0:
             self._log.error("outbox full: the oldest of the least important events are dropped",
                             dropped=dropped, waiting=self._store.depth.messages)  # fmt: skip
         self._stored.set()
+        while self._waiting and self._waiting[0][0] <= self._settled:
+            self._waiting.popleft()[1]()
 
     async def _send_all(self) -> None:
         await self._retried(lambda: self._store.oldest(0, 1))  # How many there are is known now.
@@ -159,13 +181,20 @@ class Outbox:
             sent = await asyncio.gather(*(self._send(payload) for _, payload in rows))
             if done := [n for (n, _), well in zip(rows, sent, strict=True) if well]:
                 await self._retried(lambda: self._store.remove(done))
-            last = 0 if not all(sent) else rows[-1][0]
+            if lost := [n for (n, _), well in zip(rows, sent, strict=True) if well is None]:
+                await self._retried(lambda: self._store.remove(lost, dropped=True))
+            last = 0 if False in sent else rows[-1][0]
 
-    async def _send(self, payload: bytes) -> bool:
+    async def _send(self, payload: bytes) -> bool | None:
+        """Whether the broker has it; None: it never will."""
         try:
             await self._publish(payload)
         except NotConnectedError:
             return False
+        except PacketTooLargeError as error:
+            self._log.error("event given up: the broker does not take it", error=str(error),
+                            what=payload[:300].decode(errors="replace"))  # fmt: skip
+            return None
         return True
 
     async def _retried(self, work: Callable[[], T]) -> T:

@@ -93,17 +93,19 @@ class OutboxStore:
             ).fetchall()
         )
 
-    def remove(self, numbers: Sequence[int]) -> None:
-        """The broker has these messages."""
+    def remove(self, numbers: Sequence[int], *, dropped: bool = False) -> None:
+        """The broker has these messages; ``dropped``: it takes none of them, they count as lost."""
 
         def work(db: sqlite3.Connection) -> Depth:
-            count, size = self.depth.messages, self.depth.bytes
+            count, size, lost = self.depth.messages, self.depth.bytes, self.depth.dropped
             for n in numbers:
                 row = db.execute("SELECT length(payload) FROM messages WHERE n=?", (n,)).fetchone()
                 if row is not None:  # It may have been dropped while it was under way.
                     db.execute("DELETE FROM messages WHERE n=?", (n,))
-                    count, size = count - 1, size - row[0]
-            return Depth(count, size, self.depth.dropped)
+                    count, size, lost = count - 1, size - row[0], lost + dropped
+            if lost != self.depth.dropped:
+                db.execute("UPDATE totals SET value=? WHERE name='dropped'", (lost,))
+            return Depth(count, size, lost)
 
         self.depth = self._transaction(work)
 

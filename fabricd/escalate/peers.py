@@ -14,7 +14,9 @@ from typing import Any
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
+from fabricd.config.peer_checks import same_number
 from fabricd.config.tables import MAX_PEERS, PeerAddressTable, PeerTable
+from fabricd.probes.wire_id import host_id
 from telemetry.messages.documents import HostDocument
 from telemetry.messages.envelope import BadMessageError
 from telemetry.service import durable
@@ -29,10 +31,15 @@ _ADAPTER = TypeAdapter(Peers)
 
 
 class PeerDirectory:
-    """The other hosts of the fabric."""
+    """The other hosts of the fabric.
+
+    Attributes:
+        doubles: addresses that two hosts claim, in words, as of the last `peers`.
+    """
 
     def __init__(self, me: str, probe_port: int, known: Peers = ()) -> None:
         """Args: ``known``: as an earlier fabricd had it; they stay until they leave."""
+        self.doubles: tuple[str, ...] = ()
         self._me, self._port = me, probe_port
         self._hosts = {peer.host: peer for peer in known}
         self._probed = set(self._hosts)
@@ -55,12 +62,21 @@ class PeerDirectory:
             raise BadMessageError(f"{host} probes at port {document.probe_port}, not {self._port}")
         if host not in self._hosts and len(self._hosts) >= MAX_PEERS:
             raise BadMessageError(f"{host}: {MAX_PEERS} hosts are probed already")
+        if (other := self._with_number(host)) is not None:
+            raise BadMessageError(f"{same_number(host, other)}: {host} is not probed")
         peer = _peer(document)
         if peer is None:
             return False  # It has no address yet.
         changed = self._hosts.get(host) != peer
         self._hosts[host] = peer
         return changed
+
+    def _with_number(self, host: str) -> str | None:
+        """Another host whose probes have the same number; None: there is none."""
+        if host in self._hosts:
+            return None
+        number = host_id(host)
+        return next((one for one in (self._me, *self._hosts) if host_id(one) == number), None)
 
     def status(self, host: str, *, online: bool, intended: bool, now: int) -> None:
         """Take a host's birth, goodbye or last will; ``now``: CLOCK_MONOTONIC ns."""
@@ -81,15 +97,20 @@ class PeerDirectory:
 
     def peers(self) -> Peers:
         """All hosts that are to be probed, by name. An address is the first host's that has it."""
-        seen: set[object] = set()
-        out = []
+        seen: dict[object, str] = {}
+        out, doubles = [], []
         for host, peer in sorted(self._hosts.items()):
             if host in self._gone:
                 continue
-            own = tuple(one for one in peer.addresses if one.address not in seen)
-            seen |= {one.address for one in own}
+            own = []
+            for one in peer.addresses:
+                if (first := seen.setdefault(one.address, host)) == host:
+                    own.append(one)
+                else:
+                    doubles.append(f"{one.address} of {host} is {first}'s, too")
             if own:
-                out.append(peer.model_copy(update={"addresses": own}))
+                out.append(peer.model_copy(update={"addresses": tuple(own)}))
+        self.doubles = tuple(doubles)
         self._probed = {peer.host for peer in out}
         return tuple(out)
 

@@ -26,7 +26,7 @@ from fabricd.escalate.jobs_here import JobsHere
 from fabricd.escalate.outbox import Outbox, StoreThread
 from fabricd.escalate.outbox_store import OutboxStore, Waiting
 from fabricd.escalate.refusals import Refusals
-from fabricd.escalate.sockets import SocketKiller, Target
+from fabricd.escalate.sockets import SocketKiller, Target, addresses_of
 from fabricd.probes import plan
 from fabricd.runtime.host import Host
 from telemetry.broker.client import BrokerClient
@@ -97,6 +97,9 @@ class Escalation:
         self._guard = ReplayGuard()
         self._gaps = ProberGaps()
         self._silent: frozenset[str] = frozenset()
+        self._kept: frozenset[str] = frozenset()
+        """Ids of applied fences whose events are on disk: what others are told."""
+        self._notes: list[str] = []
         self._reclaim_at_s = 0.0
         self._reclaiming: asyncio.Task[None] | None = None
         self._discovery = Discovery(host, self.refusals) if host.settings.discovers else None
@@ -107,7 +110,7 @@ class Escalation:
             self._me, boot, (run_dir, state_dir), (self.sockets, *appliers),
             deadline_s=config.broker.fence_deadline_s, refusals=self.refusals,
             record=host.events.record, publish=self._publish_job,
-            fences_changed=self._publish_observations,
+            fences_changed=self._fences_changed,
         )  # fmt: skip
         self.watch = JobWatch(state_dir / TIMELINE, host.events.record)
         self._settings = broker_settings(config)
@@ -142,6 +145,7 @@ class Escalation:
             status=Topic(Kind.HOST_STATUS, self._me),
             subscriptions=subscriptions,
             receiver=self,
+            not_taken=self._not_taken,
         )
 
     def snapshot(self) -> BrokerSnapshot:
@@ -155,6 +159,8 @@ class Escalation:
             outbox_unstored=self.outbox.unstored,
             outbox_dropped=depth.dropped,
             rejected=self.client.rejected,
+            packet_limit_bytes=self._packet_limit(),
+            oversize_bytes=self.client.oversize_bytes,
             refused=dict(self.refusals.counts),
             jobs=sum(run.present for run in runs),
             fences=len(self.jobs.fences.acknowledged()),
@@ -172,6 +178,11 @@ class Escalation:
             "outbox_unstored": shot.outbox_unstored,
             "outbox_dropped": shot.outbox_dropped,
             "rejected": shot.rejected,
+            "limits": self.client.notes,
+            "not_sent": {
+                topic.text(self._settings.prefix): str(error)
+                for topic, error in self.client.oversize.items()
+            },
             "refused": {reason: count for reason, count in shot.refused.items() if count},
             "computes": orders.computes,
             "stopped": orders.stop_reason or "no reason given" if orders.stopped else None,
@@ -182,8 +193,12 @@ class Escalation:
             "fences": {
                 fence.id: f"{fence.job} on {fence.host}" for fence in self.jobs.fences.all()
             },
-            "fences_applied": self.jobs.fences.acknowledged(),
+            "fences_applied": self._fences(),
         }
+
+    def _packet_limit(self) -> int | None:
+        concluded = [error.limit for error in self.client.oversize.values()]
+        return self.client.limits.packet_bytes or min(concluded, default=None)
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -267,6 +282,7 @@ class Escalation:
             reason = "silent on all rails" if gone else "heard again"
             self._host.events.record(EventKind.PEER, f"{peer} is {reason}", silent=gone, host=peer)
         self._silent = silent
+        self.jobs.silent(silent)
 
     def _publish_observations(self) -> None:
         host, now = self._host, time.monotonic_ns()
@@ -274,8 +290,21 @@ class Escalation:
         life, stall_ns = (header.incarnation, header.stall_ns) if header else (0, 0)
         self._gaps.update(life, stall_ns, now)
         views = host.prober.tables.views() if header else None
-        fences = self.jobs.fences.acknowledged()
-        self._set(Kind.HOST_OBSERVATIONS, observations(views, host.engine, self._gaps, fences, now))
+        data = observations(views, host.engine, self._gaps, self._fences(), now)
+        self._set(Kind.HOST_OBSERVATIONS, data)
+
+    def _fences(self) -> list[str]:
+        """Fences that are applied and stored: after ``kill -9`` they hold, and are told of."""
+        return [one for one in self.jobs.fences.acknowledged() if one in self._kept]
+
+    def _fences_changed(self) -> None:
+        applied = frozenset(self.jobs.fences.acknowledged())
+
+        def stored() -> None:
+            self._kept = applied
+            self._publish_observations()
+
+        self.outbox.when_stored(stored)
 
     def _followed(self, row: dict[str, Any]) -> None:
         """A row of the timeline: also for fabric-compute, if it concerns more than this host."""
@@ -296,9 +325,8 @@ class Escalation:
         others = [other for other in self.jobs.registry.runs.values() if other.present]
         if len(others) > 1 and fence.host not in self._host.engine.silent_hosts:
             return None
-        peers = [peer for peer in self._host.config.peers if peer.host == fence.host]
-        addresses = {str(entry.address) for peer in peers for entry in peer.addresses}
-        return Target(frozenset(addresses), run.uid) if addresses else None
+        addresses = addresses_of(fence.host, self._host.config.peers)
+        return Target(addresses, run.uid) if addresses else None
 
     def _publish_job(self, job: str, data: dict[str, Any] | None) -> None:
         self.client.set_state(Topic(Kind.HOST_JOB, self._me, job), data)
@@ -359,6 +387,7 @@ class Escalation:
         self._reclaiming = asyncio.create_task(reclaim())
 
     def cleared(self, topic: Topic) -> None:  # noqa: D102
+        self._guard.forget(topic)
         if topic.kind is Kind.COMPUTE_ORDER and topic.name == self._me:
             self.jobs.order_cleared(topic.owner)
         elif topic.kind is Kind.COMPUTE_VIEW and topic.name == self._me:
@@ -371,12 +400,25 @@ class Escalation:
     def refused(self, topic: str, reason: str) -> None:  # noqa: D102
         self.refusals.add("envelope", f"{topic}: {reason}")
 
+    def _not_taken(self, topic: Topic, reason: str) -> None:
+        """A state of ours that the broker does not take; it keeps the one before, if any."""
+        where = topic.text(self._settings.prefix)
+        self.refusals.counts["broker"] += 1
+        self._log.error("not sent: the broker does not take it", topic=where, reason=reason)
+        self._host.events.record(
+            EventKind.BROKER, f"{where} not sent: {reason}", connected=self.client.connected,
+            not_sent=where,
+        )  # fmt: skip
+
     def connection_changed(self, *, connected: bool, reason: str) -> None:  # noqa: D102
         was = self.reason == ""
         if connected:
             self._host.events.record(
                 EventKind.BROKER, f"connected to {self._where()}", connected=True
             )
+            if self.client.notes != self._notes:
+                self._notes = self.client.notes
+                self._log.warning("limits of the broker", limits=" ".join(self._notes) or "none")
         elif was:
             self._host.events.record(
                 EventKind.BROKER, f"lost {self._where()}: {reason}", connected=False

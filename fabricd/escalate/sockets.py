@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from fabricd.config.tables import PeerTable
 from fabricd.escalate.fences import FenceError
 from telemetry.counters.nlsocket import Netlink
 from telemetry.counters.polled import SourceOff
@@ -73,6 +74,17 @@ def matching(sockets: Iterable[TcpSocket], targets: Collection[Target]) -> Itera
     for one in sockets:
         if any(one.uid == target.uid and one.remote in target.addresses for target in targets):
             yield one
+
+
+def addresses_of(host: str, peers: Collection[PeerTable]) -> frozenset[str]:
+    """The addresses of a host by which no other host can be meant.
+
+    Two hosts may have one link-local address on different rails; a socket's peer is known by its
+    address alone.
+    """
+    by_host = {peer.host: {str(one.address) for one in peer.addresses} for peer in peers}
+    own = by_host.pop(host, set())
+    return frozenset(own.difference(*by_host.values()))
 
 
 class SocketKiller:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 _ACTIVE = 4  # enum ibv_port_state, IBV_PORT_ACTIVE
 _SYSFS = Path("/sys/class")
+_PCI = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})\.[0-7]")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -89,22 +91,48 @@ def ports_of(
 
     For Ethernet a port's GID table names its interfaces (sysfs-class-infiniband, ``ndevs``). For
     IPoIB it does not: there the interface names its device, and its ``dev_port`` (from 0) the port.
+
+    A GID table names interfaces of all network namespaces, and those of two may have one name. So
+    it does not count for an interface that is a PCI device in another slot than the verbs device.
     """
     found: dict[str, set[Port]] = {}
     known = sorted(devices)
     for device in known:
         for port in _ports(device, sysfs):
             for name in _gid_netdevs(port, sysfs):
-                found.setdefault(name, set()).add(port)
+                if name not in netdevs or not _in_other_slot(name, device, sysfs):
+                    found.setdefault(name, set()).add(port)
     for netdev in netdevs:
         if own_device := (named or {}).get(netdev):
-            found[netdev] = set(_ports(own_device, sysfs)) if own_device in known else set()
+            ports = set(_ports(own_device, sysfs)) if own_device in known else set()
+            # Of a device with several ports one is behind the interface, where the system says so.
+            told = ports & (found.get(netdev) or _own_ports(netdev, known, sysfs))
+            found[netdev] = told or ports
         elif netdev not in found:
-            own = (sysfs / "net" / netdev / "device" / "infiniband").glob("*")
-            number = (_number(sysfs / "net" / netdev / "dev_port") or 0) + 1
-            ports = [Port(x.name, number) for x in own if x.name in known]
-            found[netdev] = {p for p in ports if p in _ports(p.device, sysfs)}
+            found[netdev] = _own_ports(netdev, known, sysfs)
     return {name: tuple(sorted(found[name])) for name in netdevs if found[name]}
+
+
+def _own_ports(netdev: str, known: Collection[str], sysfs: Path) -> set[Port]:
+    """The ports of the interface's own device, as the interface says."""
+    own = (sysfs / "net" / netdev / "device" / "infiniband").glob("*")
+    number = (_number(sysfs / "net" / netdev / "dev_port") or 0) + 1
+    ports = [Port(x.name, number) for x in own if x.name in known]
+    return {p for p in ports if p in _ports(p.device, sysfs)}
+
+
+def _in_other_slot(netdev: str, device: str, sysfs: Path) -> bool:
+    """Whether both are PCI devices, in different slots: ports may be of other functions of one."""
+    slots = []
+    for path in (sysfs / "net" / netdev / "device", sysfs / "infiniband" / device / "device"):
+        try:
+            match = _PCI.fullmatch(path.readlink().name)
+        except OSError:
+            return False
+        if match is None:
+            return False
+        slots.append(match[1])
+    return slots[0] != slots[1]
 
 
 def any_active(states: Mapping[Port, int | None]) -> bool | None:
@@ -166,6 +194,15 @@ class IbPorts:
     def changed(self, netdevs: Sequence[str], named: Mapping[str, str] | None = None) -> bool:
         """Whether the links or the devices are others than when this was made."""
         return (list(netdevs), dict(named or {}), self._names()) != self._made_for
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether a link has no port though there are devices: its GIDs may come later.
+
+        A GID table names an interface once that has an address; a bond may be made after the start.
+        """
+        netdevs, _, devices = self._made_for
+        return bool(devices) and len(self._ports) < len(set(netdevs))
 
     def _names(self) -> list[str]:
         try:

@@ -13,14 +13,15 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
+from fabricd.links.address_choice import AddressChoice, DeviceAddress, choose_address
+
 IFF_UP = 0x1
 _SIOCGIFFLAGS = 0x8913
-_RT_SCOPE_UNIVERSE = 0
 _LINK_ATTRIBUTES = frozenset(
     {"IFLA_IFNAME", "IFLA_CARRIER", "IFLA_CARRIER_DOWN_COUNT", "IFLA_CARRIER_UP_COUNT",
      "IFLA_ADDRESS", "IFLA_MTU"}
 )  # fmt: skip
-_ADDRESS_ATTRIBUTES = frozenset({"IFA_LOCAL", "IFA_ADDRESS"})
+_ADDRESS_ATTRIBUTES = frozenset({"IFA_LOCAL", "IFA_ADDRESS", "IFA_FLAGS"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +40,16 @@ class Reading:
 
 @dataclass(slots=True)
 class Inventory:
-    """Devices and their global addresses, kept current by netlink messages."""
+    """Devices and their addresses, kept current by netlink messages."""
 
     devices: dict[str, Reading] = field(default_factory=dict)
-    addresses: dict[int, list[str]] = field(default_factory=dict)
-    """ifindex → global addresses in the order in which they appeared."""
+    addresses: dict[int, dict[tuple[str, int], DeviceAddress]] = field(default_factory=dict)
+    """ifindex → (address, prefix length) → it, in the order in which they appeared. A label that
+    an address may have ("rail0:1") is no device."""
     loaded: bool = False
     """The kernel was asked for everything once: what is not here does not exist."""
+    in_use: dict[int, str] = field(default_factory=dict)
+    """ifindex → the address that was chosen last."""
 
     def take(self, message: dict[str, Any]) -> str:
         """Apply one netlink message; returns the netdev's name if that device changed.
@@ -60,11 +64,23 @@ class Inventory:
             return self._address(event, message)
         return ""
 
-    def address_of(self, netdev: str) -> str | None:
-        """The device's first global address, IPv4 first; None when there is none."""
+    def choice_of(self, netdev: str) -> AddressChoice:
+        """The device's address, by the rules of `fabricd.links.address_choice`.
+
+        A link-local one is never chosen: the ``address`` key asks for it.
+        """
         device = self.devices.get(netdev)
-        own = self.addresses.get(device.ifindex, []) if device else []
-        return next((a for a in own if ":" not in a), own[0] if own else None)
+        if device is None:
+            return AddressChoice(None)
+        own = self.addresses.get(device.ifindex, {}).values()
+        choice = choose_address(own, current=self.in_use.get(device.ifindex))
+        if choice.address is not None:
+            self.in_use[device.ifindex] = choice.address
+        return choice
+
+    def address_of(self, netdev: str) -> str | None:
+        """The address of `choice_of`; None when there is none."""
+        return self.choice_of(netdev).address
 
     def clear(self) -> None:
         """Forget everything, before a new dump."""
@@ -79,6 +95,7 @@ class Inventory:
             if name in self.devices and self.devices[name].ifindex == index:
                 del self.devices[name]
             self.addresses.pop(index, None)
+            self.in_use.pop(index, None)
             return name
         for other, device in list(self.devices.items()):
             if device.ifindex == index and other != name:
@@ -100,12 +117,13 @@ class Inventory:
         index = int(message["index"])
         text = attributes.get("IFA_LOCAL") or attributes["IFA_ADDRESS"]
         address = str(ipaddress.ip_address(text))
-        own = self.addresses.setdefault(index, [])
-        if event == "RTM_NEWADDR":
-            if int(message["scope"]) == _RT_SCOPE_UNIVERSE and address not in own:
-                own.append(address)
-        elif address in own:
-            own.remove(address)
+        key = (address, int(message.get("prefixlen", 0)))
+        own = self.addresses.setdefault(index, {})
+        if event == "RTM_DELADDR":
+            own.pop(key, None)
+        else:
+            flags = int(attributes.get("IFA_FLAGS", message.get("flags", 0)))
+            own[key] = DeviceAddress(address, flags, int(message["scope"]))
         return next((name for name, d in self.devices.items() if d.ifindex == index), "")
 
 

@@ -23,6 +23,10 @@ _MAC = {_CHASSIS: 4, _PORT: 3}
 _NETWORK = {_CHASSIS: 5, _PORT: 4}
 """Subtypes by TLV (tables 8-2 and 8-3)."""
 _MOST_TEXT = 255
+_OF_MANY = frozenset(
+    ("localhost", "sonic", "cumulus", "switch", "router", "os10", "ubuntu", "debian", "linux")
+)
+"""System names that switches have as they come, so that several in a fabric have one."""
 
 
 class LldpError(ValueError):
@@ -42,8 +46,13 @@ class Neighbour:
 
     @property
     def switch(self) -> str:
-        """What to call it."""
-        return self.name or self.chassis
+        """What to call it: its chassis id where it has no name, or one that many switches have.
+
+        Else two switches would be one leaf, and be blamed for each other. The chassis id is not
+        used otherwise: some switches send another one on each port.
+        """
+        usual = self.name.lower().partition(".")[0] in _OF_MANY
+        return self.chassis if usual else self.name or self.chassis
 
 
 def parse_frame(frame: bytes) -> Neighbour:

@@ -14,6 +14,8 @@ from telemetry.events import EventKind
 LIMIT_S = 3.0
 DROP_S = 60.0
 """A state so old is no evidence any more, as with the NICs' counters."""
+AGAIN_S = 10.0
+"""Ports of links that have none are looked for so often: a GID table has up to 256 files."""
 
 
 class PortListener(Protocol):
@@ -42,6 +44,8 @@ class PortWatch:
         self._blocking = BlockingCaller("verbs", limit_s)
         self._hangs_ns: int | None = None
         """Since when."""
+        self._looked_ns: int | None = None
+        """When ports were looked for; None: before the first look."""
 
     @property
     def note(self) -> str:
@@ -56,7 +60,12 @@ class PortWatch:
         if self._blocking.busy:
             self._hanging(began)
             return
-        if self._ports.changed(netdevs, named):  # another configuration, a device plugged in
+        if self._looked_ns is None:
+            self._looked_ns = began
+        again = self._ports.incomplete and began - self._looked_ns >= AGAIN_S * 1e9
+        # Another configuration, a device plugged in; or a link has no port yet.
+        if again or self._ports.changed(netdevs, named):
+            self._looked_ns = began
             made = partial(self._make, list(netdevs), dict(named))
             if not await self._blocking.call(made, self._made):
                 self._hanging(began)
@@ -67,8 +76,10 @@ class PortWatch:
                 self._hanging(began)
 
     def _made(self, ports: IbPorts) -> None:
-        self._ports = ports
+        before, self._ports = self._ports, ports
         self._answered()
+        if ports.ports == before.ports:
+            return  # states that were read stay true
         self._listener.ports_found(ports.ports)
         self._listener.ports_read({})
 

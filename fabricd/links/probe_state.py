@@ -47,6 +47,8 @@ class ProbedLink(NamedTuple):
     """When the newest packet came on one of the present paths; 0: never."""
     peers: bool = False
     """The configuration has peers on the link's rail: it is meant to be probed."""
+    address_note: str = ""
+    """Why the device has no usable address, or which others it has; empty: nothing to say."""
 
 
 class ProbeChange(NamedTuple):
@@ -98,20 +100,24 @@ class ProbeWatch:
         detail = f" ({known.why})" if known.why else ""
         return f"{text}{age}{detail}, {CARRIER_ONLY}"
 
-    def update(self, links: Sequence[ProbedLink], now: int, *, prober: bool) -> list[ProbeChange]:
+    def update(
+        self, links: Sequence[ProbedLink], now: int, *, prober: bool, refusal: str = ""
+    ) -> list[ProbeChange]:
         """Judge all links; returns those whose state changed.
 
         Args:
             links: all configured links; one that is missing is forgotten.
             now: CLOCK_MONOTONIC ns.
             prober: whether the links hold what a living prober says.
+            refusal: why a living prober does not take the configuration.
         """
+        absent = f"the prober refuses the configuration: {refusal}" if refusal else "no prober"
         self._links = {x.netdev: self._links.get(x.netdev) or _Known() for x in links}
         changes = []
         for link in links:
             known = self._links[link.netdev]
             before = known.state
-            known.state, known.why = _judge(link, known, now, prober=prober)
+            known.state, known.why = _judge(link, known, now, absent="" if prober else absent)
             if known.state is before:
                 continue
             if known.state is ProbeState.HEARD and not known.told:
@@ -129,16 +135,21 @@ _WATCHED: Mapping[ProbeState | None, str] = {
 
 
 def _judge(
-    link: ProbedLink, known: _Known, now: int, *, prober: bool
+    link: ProbedLink, known: _Known, now: int, *, absent: str
 ) -> tuple[ProbeState | None, str]:
-    """The state that holds now, and a detail; the clocks in ``known`` are started and stopped."""
-    if off := _why_off(link, prober=prober):
+    """The state that holds now, and a detail; the clocks in ``known`` are started and stopped.
+
+    ``absent``: why no prober says anything; empty: one does.
+    """
+    if off := _why_off(link, absent):
         known.unbound_ns = 0
         known.off_ns = known.off_ns or now
         if now - known.off_ns < OFF_NS:
             return known.state, known.why
         # Peers wait for it, and it has carrier: its address was lost.
         lost = off == NO_ADDRESS and link.peers and link.usable
+        if off == NO_ADDRESS and link.address_note not in ("", "has no address"):
+            off = f"{NO_ADDRESS}: {link.address_note}"
         return (ProbeState.UNBOUND if lost else ProbeState.OFF), off
     known.off_ns = 0
     if not link.bound:
@@ -157,15 +168,22 @@ def _judge(
         return waiting, ""
     known.unheard_ns = known.unheard_ns or now
     lasts = now - known.unheard_ns >= NEVER_HEARD_NS
-    return (ProbeState.NEVER_HEARD if lasts else waiting), ""
+    return (ProbeState.NEVER_HEARD, _from(link)) if lasts else (waiting, known.why)
 
 
-def _why_off(link: ProbedLink, *, prober: bool) -> str:
+def _from(link: ProbedLink) -> str:
+    """Where the probes leave from: peers may know the link by another address."""
+    if not link.address_note:
+        return f"from {link.address}"
+    return f"from {link.address}; {link.netdev} {link.address_note}: set address in [[links]]"
+
+
+def _why_off(link: ProbedLink, absent: str) -> str:
     """Why nothing is probed on the link; empty: it is probed."""
     if not link.paths:
         return NO_ADDRESS if link.address is None else "no peer on its rail"
-    if not prober:
-        return "no prober"
+    if absent:
+        return absent
     return "" if link.present else "no device"
 
 

@@ -33,7 +33,11 @@ class _LinkMessage:
 
 
 class _AddressMessage:
-    nla_map = ((1, "IFA_ADDRESS", "cdata"), (2, "IFA_LOCAL", "cdata"))
+    nla_map = (
+        (1, "IFA_ADDRESS", "cdata"),
+        (2, "IFA_LOCAL", "cdata"),
+        (8, "IFA_FLAGS", "uint32"),
+    )
 
 
 _LINK = layout(_LinkMessage)
@@ -69,5 +73,5 @@ def parse(data: bytes) -> list[dict[str, Any]]:
                         "attrs": attrs})  # fmt: skip
         else:
             out.append({"event": ADDRESS[message.type], "index": values[4], "scope": values[3],
-                        "attrs": attrs})  # fmt: skip
+                        "flags": values[2], "prefixlen": values[1], "attrs": attrs})  # fmt: skip
     return out

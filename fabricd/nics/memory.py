@@ -1,8 +1,9 @@
 """What is kept of NICs over a restart and a reboot. Pure.
 
 A NIC that trains at fewer lanes after a boot than before it, or a link at a lower speed, is as slow
-as one that fell back while it ran; and a count of flaps that was not exact once stays so, for the
-total goes on.
+as one that fell back while it ran. That is of the NIC and not of its interface's name, so its
+permanent address is kept, too. A count of flaps that was not exact once stays so, for the total
+goes on.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ def save(nics: Mapping[str, Nic]) -> Document:
         pcie = nic.pcie_had | {name: value for name, value in best.items() if value is not None}
         row: dict[str, object] = {"pcie": pcie or nic.pcie_kept, "speed": dict(nic.speed.best)}
         row["inexact"] = nic.downs.state.inexact
+        row["hardware"] = nic.hardware
         kept[netdev] = {name: value for name, value in row.items() if value}
     return {netdev: row for netdev, row in kept.items() if row}
 
@@ -38,13 +40,15 @@ def restore(nics: Mapping[str, Nic], document: object) -> list[str]:
         row = document.get(netdev, {})
         row = row if isinstance(row, dict) else {"pcie": None}
         pcie, speed = row.get("pcie", {}), row.get("speed", {})
-        inexact = row.get("inexact", "")
+        inexact, hardware = row.get("inexact", ""), row.get("hardware", "")
         if not (
             _numbers(pcie, _PCIE) and _numbers(speed, frozenset(SOURCES))
-            and isinstance(inexact, str)
+            and isinstance(inexact, str) and isinstance(hardware, str)
         ):  # fmt: skip
             refused.append(f"nics {netdev}")
             continue
+        # Another NIC may have the name by now: the first reading tells.
+        nic.hardware = hardware
         nic.pcie_kept = dict(pcie)
         nic.speed.restore(speed)
         if inexact:

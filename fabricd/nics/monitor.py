@@ -17,8 +17,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fabricd.detect.rules import LINK_SPEED, PCIE_DOWNGRADE, RULES, Class, CounterJudge, Finding
+from fabricd.detect.rules import (
+    LINK_SPEED,
+    PCIE_DOWNGRADE,
+    PCIE_UPLINK,
+    RULES,
+    Class,
+    CounterJudge,
+    Finding,
+)
 from fabricd.engine import Engine
+from fabricd.nics.module_text import in_words
+from fabricd.nics.pcie import PcieDoubts
 from fabricd.nics.reader import Reading
 from fabricd.nics.speed import LinkSpeed
 from fabricd.predict.forecast import Forecast
@@ -47,7 +57,8 @@ _FORETELL = (
     *("packet_seq_err", "ecn_marked", "cnp_received"),
 )
 """Counters that the forecast looks at."""
-PCIE = ("pcie_speed", "pcie_width")
+PCIE = ("pcie_speed", "pcie_width", "pcie_uplink_speed", "pcie_uplink_width")
+_UNITS = (("GT/s", 1e9), ("lanes", 1.0), ("GT/s", 1e9), ("lanes", 1.0))
 _OUT = frozenset({LinkState.UNKNOWN, LinkState.ADMIN})
 
 
@@ -79,6 +90,8 @@ class Nic:
     flags: frozenset[str] = frozenset()
     module: str = ""
     device: str = ""
+    hardware: str = ""
+    """The address that it was made with, whatever its interface is called; empty: not known."""
     rdma_device: str = ""
     driver: str = ""
     read_ns: int | None = None
@@ -92,24 +105,41 @@ class Nic:
     pcie_kept: dict[str, float] = field(default_factory=dict)
     """The same of an earlier life of the daemon, and what NIC and slot could do then; not looked at
     yet."""
-    pcie_fell: int | None = None
-    """Since when its PCIe link is worse than it was."""
-    pcie_doubt: bool = False
-    """The last reading of it alone was worse."""
+    pcie: PcieDoubts = field(default_factory=PcieDoubts)
     speed: LinkSpeed = field(default_factory=LinkSpeed)
     said: dict[str, tuple[int | None, bool]] = field(default_factory=dict)
     """Counter → when its finding was last told of, and whether its end has still to be told."""
     forecast_ns: int | None = None
     """Of the youngest forecast; None: there is none, or an earlier life of the daemon made it."""
 
+    def is_another(self, hardware: str) -> bool:
+        """Take the address that it was made with; of another one what the last one had is void."""
+        old, self.hardware = self.hardware, hardware or self.hardware
+        if old in ("", self.hardware):
+            return False
+        self.pcie_had, self.pcie_kept = {}, {}
+        self.speed.forget()
+        return True
+
     def gauge(self, name: str) -> float | None:
         """A reading of this moment, from whichever source."""
         return next((g[name] for g in self.gauges.values() if name in g), None)
 
     def downgraded(self) -> str:
-        """What its PCIe link lacks of what it and its slot can do; empty: nothing, or not known."""
+        """What its PCIe link and those of the switches above it lack of what both ends can do.
+
+        Empty: nothing, or not known.
+        """
+        parts = [self.lacks(PCIE[:2])]
+        if said := self.lacks(PCIE[2:]):
+            parts.append(f"switch uplink {said}")
+        return ", ".join(part for part in parts if part)
+
+    def lacks(self, names: Sequence[str]) -> str:
+        """The readings that are below what could be, of these names."""
         out = []
-        for name, unit, scale in zip(PCIE, ("GT/s", "lanes"), (1e9, 1.0), strict=True):
+        for name in names:
+            unit, scale = _UNITS[PCIE.index(name)]
             is_, could = self.gauge(name), self.gauge(f"{name}_max")
             if is_ is not None and could is not None and is_ < could:
                 out.append(f"{is_ / scale:g} of {could / scale:g} {unit}")
@@ -192,6 +222,9 @@ class NicMonitor:
                 nic.read_ns = reading.at_ns
                 nic.device, nic.rdma_device = reading.device, reading.rdma_device
                 nic.driver = reading.driver
+                if nic.is_another(reading.hardware):
+                    reason = "another NIC has this name: its speeds are compared anew"
+                    events.append(event(EventKind.DAEMON, link=link.netdev, reason=reason))
                 self._flaps(nic, link, flaps.get(link.netdev, 0), engine, now)
             events += self._slow(nic, link, reading)
             self._speed(nic, link, reading)
@@ -287,19 +320,7 @@ class NicMonitor:
 
     def measured(self, netdev: str) -> str:
         """What the module reads, in words; empty: nothing."""
-        gauges = self.nics[netdev].gauges.get("module", {})
-        words = []
-        for name, text, scale, unit in (
-            ("rx_power", "rx power", 1e3, "mW"),
-            ("tx_power", "tx power", 1e3, "mW"),
-            ("tx_bias", "bias", 1e3, "mA"),
-            ("module_temperature", "temperature", 1.0, "°C"),
-        ):
-            lanes = [v for key, v in gauges.items() if key.split("/")[0] == name]
-            if lanes:
-                worst = min(lanes) if name.endswith("power") else max(lanes)
-                words.append(f"{text} {worst * scale:.3g} {unit}")
-        return ", ".join(words)
+        return in_words(self.nics[netdev].gauges.get("module", {}))
 
     def _risk_event(self, link: Link, before: str) -> Event:
         forecast = link.forecast
@@ -404,8 +425,7 @@ class NicMonitor:
             if (value := nic.gauge(name)) is not None:
                 nic.pcie_had[name] = max(value, nic.pcie_had.get(name, 0.0))
                 fell |= value < nic.pcie_had[name]
-        nic.pcie_fell = (nic.pcie_fell or at_ns) if fell and nic.pcie_doubt else None
-        nic.pcie_doubt = fell
+        nic.pcie.update(nic.lacks(PCIE[2:]), at_ns, fell=fell)
 
     @staticmethod
     def _speed(nic: Nic, link: Link, reading: Reading) -> None:
@@ -420,9 +440,11 @@ class NicMonitor:
 
     def _judge(self, nic: Nic, link: Link, engine: Engine, now: int) -> tuple[list[Event], bool]:
         findings = nic.judge.findings(now)
-        if nic.pcie_fell is not None:
+        if nic.pcie.fell_ns is not None:
             text = nic.downgraded() or "slower or narrower than it was"
-            findings.append(Finding(PCIE_DOWNGRADE, nic.pcie_fell, 0.0, 1, text))
+            findings.append(Finding(PCIE_DOWNGRADE, nic.pcie.fell_ns, 0.0, 1, text))
+        elif nic.pcie.uplink_ns is not None:
+            findings.append(Finding(PCIE_UPLINK, nic.pcie.uplink_ns, 0.0, 1, nic.pcie.uplink))
         nic.speed.update(now)  # another speed may be expected
         if nic.speed.slower_ns is not None:
             findings.append(Finding(LINK_SPEED, nic.speed.slower_ns, 0.0, 1, nic.speed.text))

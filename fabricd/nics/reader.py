@@ -14,7 +14,7 @@ from typing import Protocol
 from fabricd.links.ibports import ports_of
 from fabricd.nics.speed import rate
 from telemetry.counters.devlink import HealthSource, SharedDump
-from telemetry.counters.identity import driver_and_bus
+from telemetry.counters.identity import driver_and_bus, permanent_address
 from telemetry.counters.optics.reading import Module
 from telemetry.counters.optics.source import ModuleSource
 from telemetry.counters.pci import PciSource
@@ -30,6 +30,11 @@ SPEED_ALIKE = 3
 ABSENT = 3
 """What was off twice in a row is looked for so many times as seldom: it may be put in, but to ask
 costs as much as an answer."""
+LOOK_NS = 60 * S
+"""A link without a verbs port is looked up so often though devices are there: their GID tables name
+an interface once that has an address, and a bond may be made after the start."""
+SPEED_UNKNOWN = 65535
+"""Of a driver that knows no speed and has 16 bits for it, as ethtool(8) takes it."""
 _SYSFS = Path("/sys/class")
 
 
@@ -65,9 +70,11 @@ class Reading:
     limits: tuple[float | None, float | None] | None = None
     error: str = ""
     device: str = ""
-    """Its address on the bus; this and the next two: empty where not known."""
+    """Its address on the bus; this and the next three: empty where not known."""
     rdma_device: str = ""
     driver: str = ""
+    hardware: str = ""
+    """The address that it was made with."""
 
 
 class Reader(Protocol):
@@ -99,7 +106,8 @@ class CounterReader:
         self._port: tuple[str, int] | None = None
         self._looked_ns = -RETRY_NS
         self._seen: object = None
-        self._driver, self._bus = "", ""
+        self._searched_ns = 0
+        self._driver, self._bus, self._hardware = "", "", ""
         self._rate_due = 0
 
     def read(self, now_ns: int) -> Reading:
@@ -136,6 +144,7 @@ class CounterReader:
             device=self._bus,
             rdma_device=port[0] if port else "",
             driver=self._driver,
+            hardware=self._hardware,
         )
 
     def close(self) -> None:
@@ -145,19 +154,24 @@ class CounterReader:
         self._sweep = None
 
     def _find(self, now_ns: int) -> tuple[str, int] | None:
-        """The first verbs port behind the link; asked again when devices came or went."""
+        """The first verbs port behind the link; asked again when devices came or went.
+
+        While there is none, it is asked again every `LOOK_NS`.
+        """
         if now_ns - self._looked_ns < RETRY_NS:
             return self._port
         self._looked_ns = now_ns
         self._driver, self._bus = driver_and_bus(self.netdev)
+        self._hardware = permanent_address(self.netdev)
         try:
             devices = sorted(x.name for x in (self._sysfs / "infiniband").iterdir())
         except OSError:
             devices = []
         born = _inode(self._sysfs / "net" / self.netdev)
-        if (seen := (devices, born)) == self._seen:
+        known = self._port is not None or not devices or now_ns - self._searched_ns < LOOK_NS
+        if (seen := (devices, born)) == self._seen and known:
             return self._port
-        self._seen = seen
+        self._seen, self._searched_ns = seen, now_ns
         found = ports_of([self.netdev], devices, sysfs=self._sysfs, named=self._named)
         ports = found.get(self.netdev, ())
         return (ports[0].device, ports[0].number) if ports else None
@@ -292,4 +306,4 @@ def _speed(path: Path) -> float | None:
         megabits = int(path.read_text(encoding="ascii"))
     except (OSError, ValueError):
         return None
-    return megabits * 1e6 if megabits > 0 else None
+    return megabits * 1e6 if megabits > 0 and megabits != SPEED_UNKNOWN else None

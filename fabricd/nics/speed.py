@@ -111,6 +111,12 @@ class LinkSpeed:
         for source, value in best.items():
             self.best[source] = max(value, self.best.get(source, 0.0))
 
+    def forget(self) -> None:
+        """It is another device: what its predecessor had is no measure."""
+        self.best.clear()
+        self.now.clear()
+        self.unsettled()
+
     def _found(self) -> dict[str, float]:
         """By source that counts, speed now by the speed that it should have."""
         netdev_alone = self.expected is not None and "netdev" in self.now

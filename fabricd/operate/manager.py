@@ -25,6 +25,7 @@ from fabricd.steer.modes import Mode
 from fabricd.steer.policy import weight_of
 from fabricd.timeline.rows import event
 from telemetry.events import Event, EventKind
+from telemetry.timeline import boot_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,8 @@ class OverrideManager:
     """
 
     def __init__(self, store: OverrideStore) -> None:
-        self.active = ActiveOverrides()
+        self._boot = boot_id()
+        self.active = ActiveOverrides(self._boot)
         self.errors = 0
         self._store = store
         self._dirty = False
@@ -280,7 +282,7 @@ class OverrideManager:
         try:
             self._store.save(self.active)
         except OSError as error:
-            self.active = ActiveOverrides()
+            self.active = ActiveOverrides(self._boot)
             self.active.restore(before, wall_ns=time.time_ns(), now=time.monotonic_ns())
             raise OverrideError(
                 f"not stored, so not done: {self._store.path}: {error.strerror}"

@@ -1,8 +1,10 @@
 """What operators asked for and when it ends: drains, maintenance windows, detectors off. Pure.
 
-The end is a time of CLOCK_REALTIME, so that it holds over restarts and reboots; within one life of
-the daemon CLOCK_MONOTONIC counts, so that a clock that is set neither ends a window nor prolongs
-it. After a restart an override lasts at most as long as was asked for, whatever the clock says.
+The end is a time of CLOCK_REALTIME, so that it holds over reboots. Within one boot CLOCK_MONOTONIC
+counts, also over restarts of the daemon, so that a clock that is set neither ends a window nor
+prolongs it. After a reboot an override lasts at most as long as was asked for. One that ended more
+than `IMPLAUSIBLE_NS` ago by then begins anew: the clock is likely wrong, and a link under repair is
+not to carry.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ SEC = 10**9
 MAX_WINDOW_S = 7 * 86_400
 MAX_OVERRIDE_S = 30 * 86_400
 MAX_REASON = 200
+IMPLAUSIBLE_NS = 30 * 86_400 * SEC
+"""A host that was off for longer may keep a drain that ended; somebody then takes it back."""
 
 
 class Kind(StrEnum):
@@ -39,6 +43,10 @@ class Override:
     """None: until it is taken back."""
     reason: str
     by: str
+    boot_id: str = ""
+    """Of the boot in which it was asked for; "": not known."""
+    begun_mono_ns: int = 0
+    """CLOCK_MONOTONIC of that boot."""
 
     @property
     def key(self) -> tuple[Kind, str]:
@@ -55,7 +63,9 @@ def clean_reason(text: str) -> str:
 class ActiveOverrides:
     """All overrides in force."""
 
-    def __init__(self) -> None:
+    def __init__(self, boot: str = "") -> None:
+        """Args: ``boot``: the id of this boot; "": not known, and no stored time is of it."""
+        self._boot = boot
         self._overrides: dict[tuple[Kind, str], Override] = {}
         self._ends: dict[tuple[Kind, str], int] = {}
         """CLOCK_MONOTONIC; only of those that end."""
@@ -92,7 +102,7 @@ class ActiveOverrides:
             raise ValueError(f"for {seconds:g} s; allowed: from 1 s to {limit // 86_400} d")
         length = None if seconds is None else round(seconds * SEC)
         ends = None if length is None else wall_ns + length
-        override = Override(kind, target, wall_ns, ends, clean_reason(reason), by)
+        override = Override(kind, target, wall_ns, ends, clean_reason(reason), by, self._boot, now)
         self._overrides[override.key] = override
         self._ends.pop(override.key, None)
         if length is not None:
@@ -137,7 +147,7 @@ class ActiveOverrides:
         return [asdict(self._overrides[key]) for key in sorted(self._overrides)]
 
     def restore(self, document: object, *, wall_ns: int, now: int) -> list[str]:
-        """Take over what `save` gave; returns what was not usable.
+        """Take over what `save` gave; returns what was not usable, or not believed.
 
         What ended meanwhile is taken over too, so that `expire` reports it.
         """
@@ -151,9 +161,20 @@ class ActiveOverrides:
                 refused.append(f"{str(item)[:80]}: {error}")
                 continue
             self._overrides[override.key] = override
-            if override.ends_wall_ns is not None:
-                asked = override.ends_wall_ns - override.begun_wall_ns
-                self._ends[override.key] = now + min(max(0, override.ends_wall_ns - wall_ns), asked)
+            if override.ends_wall_ns is None:
+                continue
+            asked, left = override.ends_wall_ns - override.begun_wall_ns, 0
+            if self._boot and override.boot_id == self._boot:
+                left = override.begun_mono_ns + asked - now
+            elif (late := wall_ns - override.ends_wall_ns) <= IMPLAUSIBLE_NS:
+                left = -late
+            else:
+                left = asked
+                refused.append(
+                    f"{override.kind} {override.target}: ended {late // (86_400 * SEC)} d ago by "
+                    f"the wall clock; it holds for {asked // SEC} s more: is the clock right?"
+                )
+            self._ends[override.key] = now + min(max(0, left), asked)
         return refused
 
 
@@ -166,6 +187,10 @@ def _override(item: Any) -> Override:  # noqa: ANN401 - untrusted JSON
         raise ValueError("no target")
     if (ends is None and kind is Kind.MAINTENANCE) or (ends is not None and ends < begun):
         raise ValueError("no end")
+    boot, mono = item.get("boot_id", ""), item.get("begun_mono_ns", 0)  # Earlier files have none.
+    if not isinstance(boot, str) or type(mono) is not int:
+        raise ValueError("no boot")
     return Override(
-        kind, target, begun, ends, clean_reason(str(item["reason"])), str(item["by"])[:64]
-    )
+        kind, target, begun, ends, clean_reason(str(item["reason"])), str(item["by"])[:64],
+        boot[:64], mono,
+    )  # fmt: skip

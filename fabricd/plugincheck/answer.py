@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fabricd import __version__
 from fabricd.doctor.facts import HostFacts, PluginLibrary, VerbsPort
-from fabricd.doctor.report import printable
+from telemetry.service.shown import on_one_line
 
 MAX_LINE = 256 * 1024
 _MAX_TEXT = 400
@@ -152,7 +152,7 @@ def port_problem(facts: HostFacts, port: VerbsPort) -> str:
 
 def shown(text: str) -> str:
     """A text of another host on one line, without control characters and not too long."""
-    return printable(text)[:_MAX_TEXT]
+    return on_one_line(text)[:_MAX_TEXT]
 
 
 def _plugin(plugin: PluginLibrary) -> PluginAnswer:

@@ -47,11 +47,16 @@ class Gather:
         self._limits: dict[str, tuple[float, float]] = {}
 
     def read(self, link: str, gauges: Mapping[str, float]) -> None:
-        """Gauges of a poll; lanes as ``rx_power/0`` in W, bias in A, temperature in °C."""
+        """Gauges of a poll; lanes as ``rx_power/0`` in W, bias in A, temperature in °C.
+
+        A lane that reads no light at all is left out: it is not used, or not measured. The others
+        have a level.
+        """
         weakest: dict[str, list[float]] = {}
         for name, value in gauges.items():
-            if math.isfinite(value):
-                weakest.setdefault(name.split("/")[0], []).append(value)
+            quantity = name.split("/")[0]
+            if math.isfinite(value) and (value > 0 or quantity == "module_temperature"):
+                weakest.setdefault(quantity, []).append(value)
         for name, pick in (
             ("rx_power", min),
             ("tx_power", min),

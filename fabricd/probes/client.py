@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import socket
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fabricd.probes.records import MtuRow
+from fabricd.probes.wire_id import host_id as host_id
 
 _LARGEST = 64 * 1024
 _NOTICE = b"!"
@@ -113,12 +113,6 @@ def rdma_paths(rdma_links: Sequence[int], path_links: Sequence[int]) -> list[int
         For each RDMA path the index of the UDP path beside it.
     """
     return [i for link in rdma_links for i, other in enumerate(path_links) if other == link]
-
-
-def host_id(name: str) -> int:
-    """A host's number on the wire: 32 bits of BLAKE2s of its name, never 0."""
-    digest = hashlib.blake2s(name.encode(), digest_size=4, person=b"fabhost").digest()
-    return int.from_bytes(digest, "little") or 1
 
 
 class ProberClient:

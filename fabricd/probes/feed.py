@@ -38,11 +38,13 @@ class ProberFeed:
         incarnation: of the prober in use; 0: none yet.
         restarts: new incarnations seen since the daemon's start.
         refused: corrupt records and rows of all rings read so far.
+        refusal: why the prober does not take the configuration; empty: it does, or there is none.
     """
 
     def __init__(self, run_dir: Path) -> None:
         self.incarnation = 0
         self.restarts = 0
+        self.refusal = ""
         self.reader: RingReader | None = None
         self._directory = run_dir / "prober"
         self._config: ProbeConfig | None = None
@@ -279,7 +281,14 @@ class ProberFeed:
         if (config := self._config) is None:
             raise ProberError("no configuration yet")
         self._dirty = False
-        epoch = await client.configure(config)
+        try:
+            epoch = await client.configure(config)
+        except ProberGoneError:
+            raise
+        except ProberError as error:
+            self.refusal = str(error)
+            raise
+        self.refusal = ""
         self._log.info(
             "prober configured", epoch=epoch, links=len(config.links), paths=len(config.paths)
         )

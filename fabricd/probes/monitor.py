@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 
 from fabricd.config.loader import Config
 from fabricd.detect.mtu import KEPT_NS, MtuPath, MtuTest
@@ -105,6 +105,7 @@ class ProbeMonitor:
         now: int,
         *,
         peer_rails: Set[int],
+        notes: Mapping[str, str] | None = None,
     ) -> list[Event]:
         """Look at all links.
 
@@ -116,12 +117,13 @@ class ProbeMonitor:
             addresses: from which each configured link is probed; None: it has no address.
             now: CLOCK_MONOTONIC ns.
             peer_rails: on which some peer has an address.
+            notes: netdev → what there is to say of the choice of its address.
 
         Returns:
             One row for each link whose state changed.
         """
         rows = feed.links() if paths is not None else None
-        links = probed_links(rows, paths or (), engine, addresses, config, peer_rails)
+        links = probed_links(rows, paths or (), engine, addresses, config, peer_rails, notes)
         return [
             event(
                 EventKind.PROBING,
@@ -130,7 +132,9 @@ class ProbeMonitor:
                 reason=change.reason,
                 data={"state": change.state.value if change.state else "waiting"},
             )
-            for change in self._watch.update(links, now, prober=rows is not None)
+            for change in self._watch.update(
+                links, now, prober=rows is not None, refusal=feed.refusal
+            )
         ]
 
 
@@ -151,6 +155,7 @@ def probed_links(
     addresses: Sequence[str | None],
     config: Config,
     peer_rails: Set[int],
+    notes: Mapping[str, str] | None = None,
 ) -> list[ProbedLink]:
     """All configured links with what the prober's tables say of them.
 
@@ -161,6 +166,7 @@ def probed_links(
         addresses: from which each configured link is probed.
         config: of the daemon.
         peer_rails: on which some peer has an address.
+        notes: netdev → what there is to say of the choice of its address.
     """
     by_index = {row.index: row for row in rows or ()}
     out = []
@@ -180,6 +186,7 @@ def probed_links(
                 bind_errno=row.bind_errno if row else 0,
                 heard_ns=max(heard, default=0),
                 peers=link.rail in peer_rails,
+                address_note=(notes or {}).get(link.netdev, ""),
             )
         )
     return out

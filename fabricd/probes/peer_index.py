@@ -9,6 +9,9 @@ from fabricd.config.tables import Config, PeerTable
 from fabricd.detect.mesh import Mesh, Node, PathSpec
 from fabricd.probes.client import host_id
 
+_LINK_LOCAL = ("169.254.", "fe8", "fe9", "fea", "feb")
+"""How the text of a link-local address begins."""
+
 
 class PeerIndex:
     """The peers of one configuration.
@@ -34,6 +37,8 @@ class PeerIndex:
         self.names: Mapping[int, str] = {host_id(peer.host): peer.host for peer in peers}
         self._mesh: Mesh | None = None
         self._rules: tuple[str, int, int] | None = None
+        self._links: list[tuple[int, int, str]] | None = None
+        self._chosen: list[PathSpec] = []
 
     def paths(self, config: Config, addresses: Sequence[str | None]) -> list[PathSpec]:
         """The paths to probe from links with these addresses; None: the link has no address."""
@@ -42,13 +47,33 @@ class PeerIndex:
         if self._mesh is None or rules != self._rules:
             name, per_rail, cross_rail = self._rules = rules
             self._mesh = Mesh(name, self._nodes, per_rail=per_rail, cross_rail=cross_rail)
-        return self._mesh.choose(
-            [
-                (index, table.rail, address)
-                for index, (table, address) in enumerate(zip(config.links, addresses, strict=True))
-                if address is not None
-            ]
-        )
+            self._links = None
+        links = [
+            (index, table.rail, address)
+            for index, (table, address) in enumerate(zip(config.links, addresses, strict=True))
+            if address is not None
+        ]
+        if links != self._links:
+            self._chosen, self._links = _on_the_way(self._mesh.choose(links), links), links
+        return list(self._chosen)
+
+
+def _on_the_way(specs: list[PathSpec], links: list[tuple[int, int, str]]) -> list[PathSpec]:
+    """Those paths whose packets go to the peer over their link.
+
+    Where both hosts have an address (a bridge of containers), packets to it stay here. A
+    link-local address is of the peer's link on the same rail.
+    """
+    by_link = {index: (rail, address) for index, rail, address in links}
+    own = {address for _, _, address in links}
+
+    def goes(spec: PathSpec) -> bool:
+        if not spec.address.startswith(_LINK_LOCAL):
+            return spec.address not in own
+        rail, address = by_link[spec.link]
+        return spec.peer_rail == rail and spec.address != address
+
+    return [spec for spec in specs if goes(spec)]
 
 
 def _node(peer: PeerTable) -> Node:

@@ -92,19 +92,48 @@ def rdma_ports(
         ports: netdev → the verbs ports behind it. Of several (a bond) the first is probed.
 
     Returns:
-        None where the ring has no room for all of them.
+        None where the ring has no room for all of them (`rdma_note`).
     """
+    found = _rdma_wanted(config, addresses, specs, ports)
+    return () if _no_room(config, specs, found) else found
+
+
+def rdma_note(
+    config: Config,
+    addresses: Sequence[str | None],
+    specs: Sequence[PathSpec],
+    ports: Mapping[str, Sequence[VerbsPort]],
+) -> str:
+    """Why `rdma_ports`, of the same arguments, gives none though there are ports; may be empty."""
+    return _no_room(config, specs, _rdma_wanted(config, addresses, specs, ports))
+
+
+def _rdma_wanted(
+    config: Config,
+    addresses: Sequence[str | None],
+    specs: Sequence[PathSpec],
+    ports: Mapping[str, Sequence[VerbsPort]],
+) -> tuple[ProbeRdma, ...]:
     if config.probe.rdma == "off":
         return ()
     probed = {spec.link for spec in specs}
-    found = tuple(
+    return tuple(
         ProbeRdma(index, ports[table.netdev][0].device, ports[table.netdev][0].number)
         for index, table in enumerate(config.links)
         if addresses[index] is not None and index in probed and ports.get(table.netdev)
     )
+
+
+def _no_room(config: Config, specs: Sequence[PathSpec], found: Sequence[ProbeRdma]) -> str:
+    """Why the ring does not hold them; empty: it does."""
     links = len(config.links) + len(found)
     paths = len(specs) + sum(spec.link in {x.link for x in found} for spec in specs)
-    return found if links <= layout.MAX_LINKS and paths <= layout.MAX_PATHS else ()
+    if links <= layout.MAX_LINKS and paths <= layout.MAX_PATHS:
+        return ""
+    return (
+        f"with RDMA there are {links} links and {paths} paths to probe, and the prober has room "
+        f"for {layout.MAX_LINKS} and {layout.MAX_PATHS}: [probe] peers_per_rail makes fewer"
+    )
 
 
 def probe_config(

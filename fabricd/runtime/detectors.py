@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fabricd.delay.watch import DelayWatch
 from fabricd.detect.localization import Localization
 from fabricd.detect.loss import LossTest
+from fabricd.links.interfaces import InterfaceWatch
 from fabricd.probes.monitor import ProbeMonitor
 
 
@@ -19,9 +20,11 @@ class Detectors:
         localization: where faults are.
         delay: queueing, slow rails.
         probing: how well probes watch the links; MTU black holes.
+        interfaces: configured interfaces that the host does not have.
     """
 
     losses: LossTest
     localization: Localization
     delay: DelayWatch
     probing: ProbeMonitor
+    interfaces: InterfaceWatch

@@ -26,6 +26,7 @@ from fabricd.jobs.stats_pages import Jobs
 from fabricd.links.carrier import CarrierTracker
 from fabricd.links.carrier_sources import CarrierSources
 from fabricd.links.flaps import FlapLedger
+from fabricd.links.interfaces import InterfaceWatch
 from fabricd.links.inventory import Inventory
 from fabricd.nics.monitor import NicMonitor
 from fabricd.operate.manager import OverrideManager
@@ -173,7 +174,7 @@ def make_host(
     carriers = CarrierSources(tracker, feed, inventory)
     detectors = Detectors(
         losses=LossTest(config.host.name), localization=Localization(config.host.name),
-        delay=DelayWatch(FabricTimes(run_dir)), probing=ProbeMonitor(),
+        delay=DelayWatch(FabricTimes(run_dir)), probing=ProbeMonitor(), interfaces=InterfaceWatch(),
     )  # fmt: skip
     nics = NicMonitor(settings.netdevs, config.link_speeds)
     jobs = Jobs(

@@ -13,6 +13,7 @@ from fabricd.runtime.probe_planner import ProbePlanner
 from fabricd.runtime.prober import Prober
 from fabricd.runtime.settings import HostSettings
 from fabricd.runtime.state_saver import StateSaver
+from fabricd.timeline.rows import interface_event
 
 
 class ProbeTick:
@@ -82,15 +83,21 @@ class ProbeTick:
             self._events.emit(localization.look(views, engine, now, more=verdict.blames))
 
     def watch_probing(self) -> None:
-        """Do probes watch all links? What do large probes say?"""
+        """Do probes watch all links? What do large probes say? Are the interfaces there?"""
         now = time.monotonic_ns()
+        links = [(link.netdev, link.rail) for link in self._engine.links]
+        changes = self._detectors.interfaces.tick(links, self._planner.devices(), now)
+        self._events.emit([interface_event(change) for change in changes])
         feed, probing = self._prober.feed, self._detectors.probing
         rows = self._prober.tables.rows(recent=True)
         config, addresses = self._settings.config, self._planner.addresses()
         rails = self._settings.peers.rails_in_use
         self._events.emit(
-            probing.tick(feed, rows, self._engine, config, addresses, now, peer_rails=rails)
-        )
+            probing.tick(
+                feed, rows, self._engine, config, addresses, now,
+                peer_rails=rails, notes=self._planner.address_notes(),
+            )
+        )  # fmt: skip
         probing.ask(feed, now, self._apply_mtu)
         self._apply_mtu()
 

@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 
 from fabricd.config.loader import Config, ConfigError, Problem
+from fabricd.config.netdev_names import kernel_name
 from fabricd.config.peers_file import FileState, file_state
 from fabricd.config.peers_watch import PeersWatch
 from fabricd.config.source import Candidate, ConfigSource, Refusal
@@ -119,10 +120,20 @@ class Reloader:
                 await self._serve(request)
 
     async def watch(self) -> None:
-        """Reload when ``peers_file`` has another version, until cancelled."""
+        """Reload when ``peers_file`` has another version, until cancelled.
+
+        Likewise when a device came that a link names by an altname: the link takes the kernel's.
+        """
         silent = False
+        tried: set[str] = set()
         while True:
             await asyncio.sleep(LOOK_S)
+            links = self._source.config.links
+            altnames = {x.netdev for x in links if kernel_name(x.netdev) != x.netdev}
+            if altnames - tried:
+                with contextlib.suppress(ConfigError):  # Said already.
+                    await self.reload("altname")
+            tried = altnames
             name = self._source.config.paths.peers_file
             if name is None:
                 continue

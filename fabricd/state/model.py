@@ -71,6 +71,8 @@ class Path:
     worse: str = ""
     unseen: str = ""
     """Never heard, though its peer says that it probes it."""
+    peer_dark: bool = False
+    """Its peer says that the port at the other end has no carrier."""
     mtu: str = ""
     """Large packets do not arrive on it, small ones do, and others of its link pass."""
     gone: bool = False

@@ -248,8 +248,7 @@ class SteerPage:
         """Write the plan, or only a heartbeat when nothing changed.
 
         Args:
-            plan: at most 32 rails; path entries beyond 960, or that find no room before the
-                fences, are left out.
+            plan: what finds no room (`fit`) is left out.
             mode: 0 observe, 1 steer, 2 migrate.
             now: CLOCK_MONOTONIC ns.
 
@@ -259,8 +258,7 @@ class SteerPage:
         Raises:
             PageError: not written; a later call tries again.
         """
-        room = (PAGE_SIZE - PATHS_AT - _FENCE_SIZE * len(self.fences)) // _PATH.size
-        plan = Plan(plan.rails[:MAX_RAILS], plan.paths[: min(MAX_PATHS, room)])
+        plan = self.fit(plan)
         changed = (plan, mode) != self._last
         if changed:
             self.generation += 1
@@ -268,6 +266,11 @@ class SteerPage:
         self._store(plan, mode, now)
         self._last = (plan, mode)
         return changed
+
+    def fit(self, plan: Plan) -> Plan:
+        """The part of a plan that the page holds: 32 rails, 960 paths, fewer beside many fences."""
+        room = (PAGE_SIZE - PATHS_AT - _FENCE_SIZE * len(self.fences)) // _PATH.size
+        return Plan(plan.rails[:MAX_RAILS], plan.paths[: min(MAX_PATHS, room)])
 
     def set_fences(self, incarnations: Iterable[str], now: int) -> None:
         """Write all fences that hold, in the place of those on the page.

@@ -13,7 +13,8 @@ Rules:
   dropped.
 * Exceptions (probes alone make them) take at most ``share`` of the host's rails from a peer, the
   links that probes took out or degraded included. A rail counts when all its paths to the peer have
-  less than the full weight; the one that lost them first comes first.
+  less than the full weight; the one that lost them first comes first. A path whose peer says that
+  its port has no carrier is none of them: that is no mere probe evidence.
 * RDMA has weights of its own where RDMA probes are heard. It carries what the link carries, but
   nothing where RDMA probes say that it is broken, and in full where UDP probes alone took the link
   out. Where no rail is left for it, TCP carries.
@@ -22,10 +23,11 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from fabricd.links.machine import CARRYING
+from fabricd.steer.exceptions import RailPeer
 from telemetry.events import LinkState
 
 FULL = 1000
@@ -69,6 +71,8 @@ class PathInput:
     """Since when it has that state."""
     rdma: LinkState | None = None
     """State of RDMA on it; None: not known, and then it is as the path."""
+    peer_dark: bool = False
+    """The peer says that its port has no carrier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,24 +123,36 @@ def weight_of(state: LinkState, carrier: bool | None = True, degraded: float = 0
     return FULL if state in CARRYING else 0
 
 
-def plan(links: Sequence[LinkInput], paths: Sequence[PathInput], *, share: float = 1.0) -> Plan:
+def plan(
+    links: Sequence[LinkInput],
+    paths: Sequence[PathInput],
+    *,
+    share: float = 1.0,
+    refused: Collection[RailPeer] | None = None,
+) -> Plan:
     """What steering would do.
 
     Args:
         links: all of the host's.
         paths: all of theirs; none where no path is out or degraded.
         share: of the rails that probes may take from a peer.
+        refused: (netdev, peer) whose exceptions stay off the page; None: `refused_exceptions` says.
     """
     weights = {x.netdev: weight_of(x.state, x.carrier, x.degraded) for x in links}
     weights |= _foretold(links, weights)
     if not any(weights.values()):
         weights |= dict.fromkeys(_least_bad(links), FULL)
     rdma = {x.netdev: entry for x in links if (entry := _rdma(x, weights[x.netdev])) is not None}
-    said = _exceptions(paths, weights, share, len(links), {x.netdev for x in links if x.by_probes})
+    if refused is None:
+        refused = refused_exceptions(links, paths, share)
+    said = _exceptions(paths, weights, refused)
     over_rdma = [replace(p, state=p.rdma) for p in paths if p.rdma is not None]
     taken = {netdev for netdev, entry in rdma.items() if entry.state not in CARRYING}
     less = _exceptions(
-        over_rdma, {n: x.weight for n, x in rdma.items()}, share, len(links), taken, keep_last=False
+        over_rdma,
+        {n: x.weight for n, x in rdma.items()},
+        _refused(len(links), over_rdma, share, taken),
+        keep_last=False,
     )
     return Plan(
         tuple(RailEntry(x.netdev, x.state, weights[x.netdev], rdma.get(x.netdev)) for x in links),
@@ -147,9 +163,7 @@ def plan(links: Sequence[LinkInput], paths: Sequence[PathInput], *, share: float
 def _exceptions(
     paths: Sequence[PathInput],
     weights: dict[str, int],
-    share: float,
-    links: int,
-    taken: set[str],
+    refused: Collection[RailPeer],
     *,
     keep_last: bool = True,
 ) -> dict[_Key, int]:
@@ -158,12 +172,9 @@ def _exceptions(
     Args:
         paths: all, in their order.
         weights: of the links.
-        share: of the rails that probes may take from a peer.
-        links: how many there are.
-        taken: those that probes took already.
+        refused: (netdev, peer) that stay as they are.
         keep_last: not where another transport carries when this one has no path left.
     """
-    refused = _refused(links, paths, share, taken)
     listed = [p for p in paths if (p.netdev, p.peer) not in refused]
     out = [p for p in listed if p.state not in CARRYING]
     if keep_last:
@@ -234,19 +245,42 @@ def _least_bad(links: Sequence[LinkInput]) -> list[str]:
     return []
 
 
-def _refused(
-    links: int, paths: Sequence[PathInput], share: float, taken: set[str]
-) -> set[tuple[str, str]]:
-    """(Netdev, peer) whose exceptions would take too many rails from that peer."""
-    by_peer: dict[str, dict[str, list[PathInput]]] = {}
+def wanted_exceptions(paths: Iterable[PathInput]) -> set[RailPeer]:
+    """(Netdev, peer) all of whose paths carry less than their link."""
+    return {
+        (netdev, peer)
+        for peer, rails in _by_peer(paths).items()
+        for netdev, own in rails.items()
+        if all(_less(p.state) for p in own)
+    }
+
+
+def refused_exceptions(
+    links: Sequence[LinkInput], paths: Iterable[PathInput], share: float
+) -> set[RailPeer]:
+    """Those of them that would take too many rails from their peer at this moment."""
+    return _refused(len(links), paths, share, {x.netdev for x in links if x.by_probes})
+
+
+def _by_peer(paths: Iterable[PathInput]) -> dict[str, dict[str, list[PathInput]]]:
+    """Peer → netdev → paths."""
+    found: dict[str, dict[str, list[PathInput]]] = {}
     for path in paths:
-        by_peer.setdefault(path.peer, {}).setdefault(path.netdev, []).append(path)
-    refused: set[tuple[str, str]] = set()
-    for peer, rails in by_peer.items():
+        found.setdefault(path.peer, {}).setdefault(path.netdev, []).append(path)
+    return found
+
+
+def _refused(
+    links: int, paths: Iterable[PathInput], share: float, taken: set[str]
+) -> set[RailPeer]:
+    refused: set[RailPeer] = set()
+    for peer, rails in _by_peer(paths).items():
         lost = [
             (max(p.since_ns for p in own), netdev)
             for netdev, own in rails.items()
-            if netdev not in taken and all(_less(p.state) for p in own)
+            if netdev not in taken
+            and all(_less(p.state) for p in own)
+            and not all(p.peer_dark for p in own)
         ]
         room = max(0, int(share * links) - len(taken))
         refused |= {(netdev, peer) for _, netdev in sorted(lost)[room:]}

@@ -8,6 +8,7 @@ from typing import Any
 import structlog
 
 from fabricd.engine import Engine
+from fabricd.links.health import share
 from fabricd.steer.modes import Mode
 from fabricd.steer.page import Entry, PageError, SteerPage
 from fabricd.steer.policy import FULL, PathEntry, Plan, RailEntry, observed, weight_of
@@ -28,6 +29,7 @@ class Publisher:
         self._said: Weights = _weights(page.taken_over)
         self._wanted: Weights = {}
         self._last_error = ""
+        self._left_out = False
         self._given_back = False
         self._log = structlog.get_logger()
 
@@ -61,7 +63,7 @@ class Publisher:
         wanted = engine.plan()
         rails = [rail.netdev for rail in wanted.rails]
         observing = frozenset(n for n in rails if modes.get(n, Mode.OBSERVE) is Mode.OBSERVE)
-        plan = observed(wanted, None if give_back else observing)
+        plan = self._fitting(observed(wanted, None if give_back else observing))
         mode = max(modes.values(), default=Mode.OBSERVE)
         try:
             self.page.publish(plan, int(mode), now)
@@ -70,19 +72,30 @@ class Publisher:
             if str(error) != self._last_error:
                 self._last_error = str(error)
                 self._log.error("steer page not written", error=str(error))
-        events = self._differences(EventKind.STEER, engine, self._said, plan)
-        would = self._differences(EventKind.WOULD_STEER, engine, self._wanted, wanted)
+        events = self._differences(EventKind.STEER, engine, self._said, plan, wanted)
+        would = self._differences(EventKind.WOULD_STEER, engine, self._wanted, wanted, wanted)
         # Where it is steered the STEER rows have said it.
         return events if give_back else events + [e for e in would if e.link in observing]
 
+    def _fitting(self, plan: Plan) -> Plan:
+        """What the page holds of a plan; once for each time, that it does not hold all."""
+        found = self.page.fit(plan)
+        more = len(plan.paths) - len(found.paths)
+        if more and not self._left_out:
+            self._log.error("the steer page has no room for all paths that carry less", more=more)
+        self._left_out = more > 0
+        return found
+
     @staticmethod
-    def _differences(kind: EventKind, engine: Engine, old: Weights, plan: Plan) -> list[Event]:
-        """Events for changed weights; ``old`` becomes the new."""
+    def _differences(
+        kind: EventKind, engine: Engine, old: Weights, plan: Plan, wanted: Plan
+    ) -> list[Event]:
+        """Events for changed weights; ``old`` becomes that of ``plan``."""
         new = _weights((*plan.rails, *plan.paths))
         changed = [k for k in sorted({*old, *new}) if _weight(old, k) != _weight(new, k)]
         events = []
         if changed:
-            about = _About(engine, plan)
+            about = _About(engine, plan, wanted)
             events = [about.event(kind, k, _weight(old, k), _weight(new, k)) for k in changed]
         old.clear()
         old.update(new)
@@ -92,7 +105,7 @@ class Publisher:
 class _About:
     """Names, states and reasons of the page's entries."""
 
-    def __init__(self, engine: Engine, plan: Plan) -> None:
+    def __init__(self, engine: Engine, plan: Plan, wanted: Plan) -> None:
         self.states: dict[Key, LinkState] = {}
         for rail in plan.rails:
             self._add_states(rail.netdev, "", rail)
@@ -106,11 +119,19 @@ class _About:
         }
         self.rails = {x.netdev: x.rail for x in engine.links}
         self.peers: dict[str, str] = {}
+        self.kept: dict[Key, str] = {}
+        """Paths that are out and carry all the same, and why."""
+        listed = {(entry.netdev, entry.remote) for entry in wanted.paths}
         for transport, paths in (("", engine.paths), (RDMA, engine.rdma.paths)):
             for path in paths:
                 for address in (path.spec.address, *path.spec.others):
-                    self.reasons[path.netdev, address, transport] = path.health.reason
+                    key = path.netdev, address, transport
+                    self.reasons[key] = path.health.reason
                     self.peers[address] = path.spec.peer
+                    out = not transport and share(path.health.state) < 1.0 and not path.gone
+                    if out and (path.netdev, address) not in listed:
+                        self.kept[key] = _why_kept(engine, path.netdev, path.spec.peer)
+                        self.states[key] = path.health.state
         for link in engine.rdma.links:
             self.reasons[link.netdev, "", RDMA] = link.health.reason
 
@@ -122,6 +143,7 @@ class _About:
     def event(self, kind: EventKind, key: Key, before: int, after: int) -> Event:
         netdev, remote, transport = key
         data: dict[str, Any] = {"weight": after, "before": before}
+        kept = self.kept.get(key, "")
         if transport:
             data["transport"] = transport
         if remote:
@@ -132,9 +154,15 @@ class _About:
             rail=self.rails.get(netdev),
             peer=self.peers.get(remote, ""),
             to_state=self.states.get(key, LinkState.UP),
-            reason=self.reasons.get(key, ""),
+            reason=kept if kept and after > before else self.reasons.get(key, ""),
             data=data,
         )
+
+
+def _why_kept(engine: Engine, netdev: str, peer: str) -> str:
+    if (netdev, peer) in engine.exceptions.refused:
+        return f"kept in spite of probes: [steer] max_probe_share = {engine.max_probe_share:g}"
+    return f"kept: no other link would reach {peer}"
 
 
 def _weights(entries: Iterable[Entry | RailEntry | PathEntry]) -> Weights:

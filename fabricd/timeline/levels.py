@@ -38,6 +38,8 @@ REASONS: Mapping[EventKind, tuple[tuple[str, str], ...]] = {
         ("metrics endpoint is not bound", WARNING),
         ("verbs ports answer again", INFO),
         ("verbs ports do not answer", WARNING),
+        ("no interface of that name", WARNING),
+        ("the interface is there", INFO),
         ("NIC counters are read again", INFO),
         ("NIC counters not read", WARNING),
         ("flaps again and again", ERROR),
@@ -108,6 +110,12 @@ def _condition(event: Event) -> str:
     return WARNING if event.data.get("condition") in ("congested", "slow", "broken") else INFO
 
 
+def _broker(event: Event) -> str:
+    if "not_sent" in event.data:
+        return ERROR
+    return INFO if event.data.get("connected") else WARNING
+
+
 PHASES: Mapping[object, str] = {"running": INFO, "ended": INFO, "held": ERROR, "failed": ERROR}
 """Of a job, by ``data['phase']`` of `EventKind.GENERATION` rows."""
 
@@ -129,11 +137,12 @@ KINDS: Mapping[EventKind, Callable[[Event], str]] = {
     EventKind.PLUGIN: _reason,
     EventKind.OPERATOR: lambda _: INFO,
     EventKind.PEER: lambda e: WARNING if e.data.get("silent") else INFO,
-    EventKind.BROKER: lambda e: INFO if e.data.get("connected") else WARNING,
+    EventKind.BROKER: _broker,
     EventKind.FENCE: _reason,
     EventKind.JOB: _reason,
     EventKind.GENERATION: lambda e: PHASES.get(e.data.get("phase"), WARNING),
     EventKind.MIGRATION: lambda e: ERROR if e.data.get("outcome") == "failed" else WARNING,
+    EventKind.SLOW_RANK: lambda e: WARNING if e.data.get("named") else INFO,
     EventKind.DAEMON: _reason,
 }
 

@@ -65,6 +65,8 @@ class Recorder:
         self._writing = False
         self._wake = threading.Condition()
         self._stop = False
+        self._kept = ""
+        """Why the last prune left old rows alone."""
         self._store: Store | None = None
         self._log = structlog.get_logger()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
@@ -229,7 +231,11 @@ class Recorder:
     def _prune(self) -> None:
         try:
             if self._store is not None:
-                self._store.prune(time.time_ns(), self.retention)
+                result = self._store.prune(time.time_ns(), self.retention)
+                kept = getattr(result, "kept", "")
+                if kept and not self._kept:
+                    self._log.warning("old rows stay: is the clock right?", why=kept)
+                self._kept = kept
                 self.size_bytes = self._store.size_bytes()
         except Exception as error:
             self.failures += 1

@@ -24,7 +24,6 @@ from fabricd.links.flaps import FlapLedger
 from fabricd.nics import memory
 from fabricd.nics.monitor import NicMonitor
 from fabricd.steer.page import SteerPage
-from telemetry.events import EventKind
 from telemetry.timeline import Retention, Timeline, TimelineError
 
 OPEN_S = 10.0
@@ -86,10 +85,10 @@ def _read(opener: Callable[[], Timeline], boot: str) -> Restored:
         log.warning("state document refused", error=repr(error))
     totals = store.flap_totals()
     for netdev in totals:
-        rows = store.query(link=netdev, kind=EventKind.FLAP, host=store.host, limit=1)
-        if not rows or rows[0].boot_id != boot:
+        row = store.last_flap(netdev, boot)
+        if row is None:
             continue
-        data = rows[0].data
+        data = row.data
         ifindex, count, told = data.get("ifindex"), data.get("down_count"), data.get("told")
         if isinstance(ifindex, int) and isinstance(count, int):
             ledger.restore_row(

@@ -8,6 +8,7 @@ from typing import Any
 
 from fabricd.detect.locate import Blame, Kind
 from fabricd.engine import Engine
+from fabricd.links.interfaces import InterfaceChange
 from fabricd.state.evaluation import Change, Evaluation
 from telemetry.events import Event, EventKind
 
@@ -35,6 +36,17 @@ def located(blame: Blame, host: str, engine: Engine) -> Event:
             "confidence": round(blame.confidence, 3),
             "flows": blame.flows,
         },
+    )
+
+
+def interface_event(change: InterfaceChange) -> Event:
+    """A configured interface that is missing, or is there again."""
+    return event(
+        EventKind.DAEMON,
+        link=change.netdev,
+        rail=change.rail,
+        reason=change.text,
+        data={"missing": change.missing},
     )
 
 

@@ -19,6 +19,7 @@ from fabricd.operate.overrides import Kind
 from fabricd.steer.modes import Mode
 from fabricd.steer.policy import FULL, weight_of
 from fabricd.views import rdma
+from fabricd.views.places import link_places
 from telemetry.counters.vocabulary import COUNTERS
 from telemetry.events import LinkState
 
@@ -48,13 +49,13 @@ def explain(host: Host, netdev: str, now: int) -> dict[str, Any]:
         "rail": link.rail,
         "state": health.state.name.lower(),
         "since_s": _ago(health.since_ns, now),
-        "reason": health.reason,
+        "reason": host.detectors.interfaces.missing.get(netdev) or health.reason,
         "weight": weight / FULL,
         "rule": _rule(host, link, now),
         "steering": _steering(host, link, weight),
         "evidence": _evidence(host, link, now),
         "unwatched": host.detectors.probing.unwatched(netdev, now),
-        "located": [str(blame) for blame in host.detectors.localization.places.now],
+        **_located(host, link),
         "condition": host.detectors.delay.condition(netdev).now.value,
         "rdma": rdma.document(host, link, now),
         "delay": delay_document(host.detectors.delay.view.link_figures(link.index)),
@@ -68,6 +69,13 @@ def explain(host: Host, netdev: str, now: int) -> dict[str, Any]:
         "detectors_off": sorted(engine.overrides.off),
         "nic": nic(host, link, now),
     }
+
+
+def _located(host: Host, link: Link) -> dict[str, list[str]]:
+    """Faults of this link, and apart from them those at the other ends of its paths."""
+    where, name = host.detectors.localization, host.config.host.name
+    here, beyond = link_places(where, host.engine, name, link)
+    return {"located": [str(b) for b in here], "located_beyond": [str(b) for b in beyond]}
 
 
 def _damping(health: Health, now: int) -> dict[str, Any]:
@@ -94,7 +102,7 @@ def _rule(host: Host, link: Link, now: int) -> dict[str, str]:
         f"{config.probe.link_interval_ms}"
     )
     rules = {
-        LinkState.UNKNOWN: ("never-seen-up", "no carrier was ever seen: not a failure", ""),
+        LinkState.UNKNOWN: _unknown(host.detectors.interfaces.missing.get(link.netdev)),
         LinkState.UP: _healthy(host.detectors.probing.unwatched(link.netdev, now)),
         LinkState.SUSPECT: (
             "probe-doubt",
@@ -132,6 +140,12 @@ def _probed_down(reason: str, parameters: str) -> tuple[str, str, str]:
     if reason.startswith("MTU black hole"):
         return "mtu", "packets of the link's MTU do not arrive, and small ones do", ""
     return "probe-link", "every path to a living peer misses, over two peers or more", parameters
+
+
+def _unknown(missing: str | None) -> tuple[str, str, str]:
+    if missing:
+        return "no-interface", f"{missing}: correct [[links]] netdev, or load its driver", ""
+    return "never-seen-up", "no carrier was ever seen: not a failure", ""
 
 
 def _healthy(unwatched: str) -> tuple[str, str, str]:

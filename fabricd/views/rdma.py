@@ -80,7 +80,8 @@ def text(host: Host, link: Link, now: int) -> str:
     engine = host.engine
     rdma = engine.rdma.link(link.netdev)
     if rdma is None:
-        return "RDMA is not probed here"
+        why = host.planner.rdma_note if host.planner.verbs_ports.get(link.netdev) else ""
+        return "RDMA is not probed here" + (f": {why}" if why else "")
     name = f"RDMA over {port_name(host, link)}"
     port = _port(host, rdma.index)
     if port is None:

@@ -105,7 +105,7 @@ def link_snapshots(host: Host) -> tuple[LinkSnapshot, ...]:
     rows = host.prober.tables.rows(recent=True) or ()
     weights, wanted = host.publisher.weights.rail_weights(), host.publisher.weights.wanted_weights()
     leaves, name = host.detectors.localization.places.topology, host.config.host.name
-    misses = host.engine.rules.misses
+    misses, devices = host.engine.rules.misses, host.planner.devices()
     links = []
     for link in host.engine.links:
         health = link.health
@@ -146,6 +146,7 @@ def link_snapshots(host: Host) -> tuple[LinkSnapshot, ...]:
                 plugin=host.jobs.totals.rail(link.netdev),
                 queueing_s=_queueing(host, link.index),
                 slow=host.detectors.delay.slow(link.netdev),
+                present=None if devices is None else link.netdev in devices,
             )
         )
     return tuple(links)
@@ -264,6 +265,7 @@ def status(host: Host, services: Services | None = None) -> dict[str, Any]:
         ],
         "silent_hosts": sorted(host.engine.silent_hosts),
         "unwatched": _unwatched(host, now),
+        "missing_interfaces": dict(host.detectors.interfaces.missing),
         "mtu_black_holes": {x.netdev: x.mtu for x in host.engine.links if x.mtu},
         "prober": {
             "up": shot.prober.up,
@@ -315,13 +317,18 @@ def _unwatched(host: Host, now: int) -> dict[str, str]:
     return {netdev: why for netdev, why in said.items() if why}
 
 
+def _reason(host: Host, link: Link) -> str:
+    """Why it is in its state; of an interface that is missing that, for there is no other."""
+    return host.detectors.interfaces.missing.get(link.netdev) or link.health.reason
+
+
 def _brief(host: Host, link: Link, now: int) -> dict[str, Any]:
     """A link that does not carry as it should, for ``status``."""
     since, overrides = link.health.since_ns, host.engine.overrides
     return {
         "netdev": link.netdev,
         "state": link.health.state.name.lower(),
-        "reason": link.health.reason,
+        "reason": _reason(host, link),
         "since_s": round((now - since) / 1e9, 3) if since else None,
         "planned": link.netdev in overrides.drained or link.netdev in overrides.planned,
     }
@@ -351,7 +358,7 @@ def links(host: Host) -> list[dict[str, Any]]:
                 "leaf_port": plugs[link.netdev].port if link.netdev in plugs else "",
                 "address": next((r.address for r in rows if r.index == known.index), None),
                 "state": link.state.name.lower(),
-                "reason": health.reason,
+                "reason": _reason(host, known),
                 "since_s": round((now - health.since_ns) / 1e9, 3) if health.since_ns else None,
                 "carrier": link.carrier,
                 "probe_state": link.probe_state.value if link.probe_state else None,

@@ -29,6 +29,8 @@ STALL_S = 0.02
 STRIKES_MOST = 4
 CAUSE_S = 10.0
 """How long the cause of a lost path is waited for."""
+TOLD = (PathDownReason.PEER_TOLD, PathDownReason.SOCKET_ERROR)
+"""What the end of a path notes that the other end gave up: it was told, or its socket ended."""
 
 _SEQUENCE = struct.Struct("<Q")
 _SEQUENCE_AT, _HEADER_SIZE = 8, 128
@@ -133,8 +135,8 @@ def _undisturbed(job: Job, since_ns: int, seconds: float = CAUSE_S) -> None:
     """No path was given up since then.
 
     The two ends of a path publish its loss on their own pages, some time after it, and a page is
-    not read while it is written. So the end that was told may be seen first: the other one's event,
-    which has the cause, is waited for.
+    not read while it is written. So the end that was told, in words or by the end of the
+    connection, may be seen first: the other one's event, which has the cause, is waited for.
 
     Raises:
         PathsLostError: paths were given up.
@@ -143,7 +145,7 @@ def _undisturbed(job: Job, since_ns: int, seconds: float = CAUSE_S) -> None:
         return
     with contextlib.suppress(TimeoutError):
         wait_until(
-            lambda: _lost(job, since_ns)[0][1].detail != PathDownReason.PEER_TOLD,
+            lambda: _lost(job, since_ns)[0][1].detail not in TOLD,
             seconds, "the event of the end that gave a path up",
         )  # fmt: skip
     raise PathsLostError(_lost(job, since_ns))

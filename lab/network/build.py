@@ -217,11 +217,15 @@ def _route_args(route: Route, index: dict[str, int]) -> dict[str, object]:
     return args
 
 
+_LATER = {errno.EINVAL, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENODEV}
+
+
 def restore_routes(topology: Topology, role: Role, number: int, ifname: str | None = None) -> None:
     """Put back the routes over ``ifname`` (default: all) that an admin down took away.
 
-    A route over a device that is down cannot be added (ENETDOWN): such are left for the end of the
-    fault that holds that device.
+    A route over a device that is down cannot be added (ENETDOWN), nor one whose source address is
+    not there (EINVAL): such are left for the end of the fault that holds that device, or for the
+    address. A device that is gone has no routes.
     """
     netns.in_thread(lambda: _restore(topology, role, number, ifname))
 
@@ -233,12 +237,12 @@ def _restore(topology: Topology, role: Role, number: int, ifname: str | None) ->
         for route in topology.routes(role, number):
             if ifname is not None and ifname not in route.ifnames:
                 continue
-            if not all(links[i][1] for i in route.ifnames):
+            if not all(i in links and links[i][1] for i in route.ifnames):
                 continue
             try:
                 ip.route("replace", **_route_args(route, index))
             except NetlinkError as error:
-                if error.code not in {100, 101, 113}:  # ENETDOWN, ENETUNREACH, EHOSTUNREACH
+                if error.code not in _LATER:
                     raise
 
 

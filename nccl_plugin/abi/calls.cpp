@@ -22,6 +22,10 @@ bool known_comm(const void* comm) noexcept {
          handles().find(Kind::receive, comm) != nullptr;
 }
 
+bool inherited_comm(const void* comm) noexcept {
+  return handles().inherited(Kind::send, comm) || handles().inherited(Kind::receive, comm);
+}
+
 // Calls `make(Object**)` and hands its object out under a key. A null object is NCCL's "not yet".
 // `full`: the result where the table is full.
 template <typename Object, typename Make>
@@ -46,8 +50,11 @@ Status hand_out(Kind kind, void** out, Make&& make, const void* owner = nullptr,
   return kSuccess;
 }
 
+// Closing what is an ancestor's does nothing, and succeeds: its connections are not the child's to
+// end.
 template <typename Comm>
 Status close(Kind kind, void* handle) noexcept {
+  if (handles().inherited(kind, handle)) return kSuccess;
   auto* comm = static_cast<Comm*>(handles().release(kind, handle));
   if (comm == nullptr) return kInvalid;
   if (kind != Kind::listen) handles().end_owned(handle);
@@ -63,6 +70,7 @@ HandleTable& handles() noexcept {
 }
 
 Status init(LogFunction log) noexcept {
+  checked_fork_depth();
   return guarded([&] { return status(net().init(log)); });
 }
 
@@ -138,6 +146,7 @@ Status register_dmabuf(void* comm, void* data, std::size_t size, int /*kind*/, s
 }
 
 Status deregister_memory(void* comm, void* region) noexcept {
+  if (inherited_comm(comm)) return kSuccess;
   if (!known_comm(comm) || region == nullptr) return kInvalid;
   return guarded([&] { return status(net().deregister_memory(static_cast<Region*>(region))); });
 }
@@ -225,6 +234,7 @@ Status close_listen(void* comm) noexcept { return close<ListenComm>(Kind::listen
 
 FABRIC_EXPORT int fabricCancelSend_v1(void* comm) {
   using namespace fabric::abi;  // NOLINT(google-build-using-namespace)
+  if (handles().inherited(Kind::send, comm)) return kSuccess;
   auto* sender = static_cast<fabric::SendComm*>(handles().release(Kind::send, comm));
   if (sender == nullptr) return kInvalid;
   handles().end_owned(comm);

@@ -33,6 +33,7 @@ inline Status init_context(void** context, std::uint64_t /*communicator*/, CommC
 }
 
 inline Status finalize_context(void* context) noexcept {
+  if (handles().inherited(Kind::context, context)) return kSuccess;
   const std::unique_ptr<Context> ended(
       static_cast<Context*>(handles().release(Kind::context, context)));
   return ended == nullptr ? kInvalid : finalize();

@@ -3,12 +3,15 @@
 //
 // What always holds: a key names its object from publish() until release() and nothing ever after
 // (the slot's generation is part of the key); no key is null or NCCL's 0x1. Lookups take no lock.
+// In a forked child the keys that it inherits name nothing.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+
+#include "src/descriptors.h"
 
 namespace fabric::abi {
 
@@ -43,6 +46,7 @@ class HandleTable {
     const std::uintptr_t key = (std::uintptr_t{++s.generation} << 24U) |
                                (std::uintptr_t{slot} << 3U) | static_cast<std::uintptr_t>(kind);
     s.object.store(object, std::memory_order_relaxed);
+    s.fork_depth.store(fabric::fork_depth(), std::memory_order_relaxed);
     s.key.store(key, std::memory_order_release);
     // NOLINTNEXTLINE(performance-no-int-to-ptr): the ABI's handles are void*
     return reinterpret_cast<void*>(key);
@@ -50,11 +54,15 @@ class HandleTable {
 
   // The object, or null when `handle` names none of that kind.
   void* find(Kind kind, const void* handle) const noexcept {
-    const auto key = reinterpret_cast<std::uintptr_t>(handle);
-    const auto slot = (key >> 3U) & kSlotsBits;
-    if ((key & 7U) != static_cast<std::uintptr_t>(kind)) return nullptr;
-    if (slots_[slot].key.load(std::memory_order_acquire) != key) return nullptr;
-    return slots_[slot].object.load(std::memory_order_relaxed);
+    const Slot* slot = slot_of(kind, handle);
+    if (slot == nullptr || depth_of(*slot) != fabric::fork_depth()) return nullptr;
+    return slot->object.load(std::memory_order_relaxed);
+  }
+
+  // The key is of that kind and was published in an ancestor of this process, which may use it yet.
+  bool inherited(Kind kind, const void* handle) const noexcept {
+    const Slot* slot = slot_of(kind, handle);
+    return slot != nullptr && depth_of(*slot) != fabric::checked_fork_depth();
   }
 
   // Ends a published key; null when it names nothing (a second close, garbage).
@@ -103,7 +111,21 @@ class HandleTable {
     std::atomic<const void*> owner{nullptr};
     std::atomic<std::uint32_t> next{0};
     std::uint32_t generation = 0;  // touched only by the slot's owner
+    std::atomic<std::uint32_t> fork_depth{0};
   };
+
+  static std::uint32_t depth_of(const Slot& slot) noexcept {
+    return slot.fork_depth.load(std::memory_order_relaxed);
+  }
+
+  // Where a published key lies; null: `handle` is none, or of another kind.
+  const Slot* slot_of(Kind kind, const void* handle) const noexcept {
+    const auto key = reinterpret_cast<std::uintptr_t>(handle);
+    const Slot& slot = slots_[(key >> 3U) & kSlotsBits];
+    const bool named = (key & 7U) == static_cast<std::uintptr_t>(kind) &&
+                       slot.key.load(std::memory_order_acquire) == key;
+    return named ? &slot : nullptr;
+  }
 
   // The list's head carries a counter beside the slot, so that a head that went and came back is
   // not taken for one that never left.

@@ -1,6 +1,9 @@
 #include "collectives/library.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -46,10 +49,11 @@ Result guarded(Result failure, char* error, std::size_t size, Call&& call) noexc
 
 // Never destroyed: threads may still be inside while the process exits.
 struct Registry {
+  const pid_t process = ::getpid();
   std::mutex mutex;
   std::map<std::string, std::shared_ptr<perf::Plugin>> plugins;  // initialized, for good
   std::map<std::int64_t, std::shared_ptr<Engine>> groups;
-  std::int64_t last = 0;
+  std::atomic<std::int64_t> last{0};
 
   std::shared_ptr<perf::Plugin> plugin(const std::string& path) {
     const std::scoped_lock lock(mutex);
@@ -73,9 +77,19 @@ struct Registry {
   }
 };
 
+// A forked child has one of its own, in which no group of its parent is: the threads that serve
+// those are not there, and what they had locked stays locked. A group's number is used once.
 Registry& registry() {
-  static auto* const one = new Registry;
-  return *one;
+  static constinit std::atomic<Registry*> current{nullptr};
+  Registry* found = current.load(std::memory_order_acquire);
+  while (found == nullptr || found->process != ::getpid()) {
+    auto made = std::make_unique<Registry>();
+    made->last = found == nullptr ? 0 : found->last.load();
+    if (current.compare_exchange_strong(found, made.get(), std::memory_order_acq_rel)) {
+      found = made.release();
+    }
+  }
+  return *found;
 }
 
 }  // namespace
@@ -97,8 +111,9 @@ FABRIC_EXPORT std::int64_t fabric_collectives_open(const char* plugin, int rank,
     Registry& all = registry();
     auto engine = std::make_shared<Engine>(all.plugin(plugin), Place{rank, world}, channels);
     const std::scoped_lock lock(all.mutex);
-    all.groups.emplace(++all.last, std::move(engine));
-    return all.last;
+    const std::int64_t number = ++all.last;
+    all.groups.emplace(number, std::move(engine));
+    return number;
   });
 }
 

@@ -75,7 +75,8 @@ int64_t fabric_collectives_start(int64_t group, const struct fabric_task* task, 
 int fabric_collectives_next(int64_t group, struct fabric_completion* completion);
 /* Ends all operations with an error: within milliseconds. Returns at once. */
 void fabric_collectives_abort(int64_t group, const char* reason);
-/* Aborts, waits until the group has ended, and forgets it. Seconds where a peer is silent and no
+/* A child of a fork has none of its parent's groups: for it this does nothing.
+ * Aborts, waits until the group has ended, and forgets it. Seconds where a peer is silent and no
  * operation was left: peers still get what was sent. */
 void fabric_collectives_close(int64_t group);
 

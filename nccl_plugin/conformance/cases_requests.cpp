@@ -151,6 +151,7 @@ void optional_completion(World& world) {
 }
 
 void flush(World& world) {
+  if (world.level() == Level::nccl) throw NotOffered("NCCL does not flush host memory");
   Ring ring(world);
   const Message message{0, 0, 50'000};
   ring.traffic.receive(ring.in, message);

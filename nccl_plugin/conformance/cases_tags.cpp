@@ -40,8 +40,17 @@ void close(World& world, perf::Mesh& mesh, const Traffic& traffic) {
   traffic.check_again();
 }
 
+// With one slot a receive NCCL has one sender on a comm, whose sends come in order: no plugin has
+// to look at their tags.
+void need_tags(World& world) {
+  if (world.level() == Level::nccl && world.max_group() < 2) {
+    throw NotOffered("maxRecvs is 1: NCCL needs no tags");
+  }
+}
+
 // irecv tag 8, irecv tag 9; isend tag 9, isend tag 8.
 void single_tags(World& world, std::size_t size, Posted posted) {
+  need_tags(world);
   perf::Mesh mesh = world.connect(world.ring());
   Traffic traffic(world, mesh);
   const perf::Link in{world.previous(), world.rank(), 0};
@@ -194,6 +203,7 @@ void order_within_tag(World& world) {
 
 // Tags are ints: all of their values, and one tag on two comms.
 void any_tag(World& world) {
+  need_tags(world);
   perf::Mesh mesh = world.connect(world.ring(2));
   Traffic traffic(world, mesh);
   constexpr int kLargest = 0x7fffffff;

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdio>
 #include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "conformance/runner.h"
@@ -17,6 +18,7 @@ namespace {
 
 using fabric::conformance::Case;
 using fabric::conformance::Job;
+using fabric::conformance::Level;
 using fabric::conformance::Outcome;
 using fabric::conformance::Verdict;
 
@@ -26,6 +28,8 @@ constexpr char kExamples[] = R"(examples:
   one rank of four hosts, all cases ten times:
     fabric-conformance --plugin ./libnccl-net-fabric.so --rank $RANK --ranks 4 \
       --rendezvous file:/shared/dir --rounds 10
+  only what NCCL relies on, as its own socket transport keeps it:
+    fabric-conformance --plugin ./libnccl-net-fabric.so --level nccl
   the cases about tags with one table:
     fabric-conformance --plugin ./libnccl-net-fabric.so --abi v11 --case tags)";
 
@@ -125,6 +129,7 @@ class Run {
     if (verdicts_.empty()) throw fabric::perf::UsageError("no case has such a name");
     if (options_.json) {
       nlohmann::json out{{"plugin", options_.job.plugin},
+                         {"level", options_.job.level == Level::nccl ? "nccl" : "strict"},
                          {"passed", passed},
                          {"failed", failed},
                          {"not_offered", verdicts_.size() - passed - failed},
@@ -156,6 +161,12 @@ int parse(CLI::App& app, Options& o, int argc, char** argv) {
   app.add_option("--plugin", o.job.plugin, "path of the plugin");
   app.add_option("--abi", abis, "tables to use (default: all that the plugin has)")
       ->check(CLI::IsMember({"v8", "v9", "v10", "v11", "v12"}));
+  app.add_option("--level", o.job.level,
+                 "nccl: what NCCL relies on; strict: all that our plugin promises")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, Level>{{"nccl", Level::nccl}, {"strict", Level::strict}},
+          CLI::ignore_space))
+      ->default_str("strict");
   app.add_option("--ranks", o.worlds, "numbers of ranks")->check(CLI::Range(2, 64));
   app.add_option("--case", o.cases, "only cases with this in their name");
   app.add_option("--seed", o.job.seed, "of sizes and orders")->capture_default_str();

@@ -75,7 +75,7 @@ int play(const Job& job, const Case& played, int rank, int round, int words) {
     {
       World world(*plugin, rendezvous,
                   {rank, job.world, job.device, job.seed + static_cast<std::uint64_t>(round),
-                   job.timeout_s});
+                   job.timeout_s, job.level});
       played.run(world);
     }
     plugin->finalize();

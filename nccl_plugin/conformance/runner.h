@@ -19,6 +19,7 @@ struct Job {
   int device = 0;
   std::uint64_t seed = 1;
   double timeout_s = 60;  // of each case
+  Level level = Level::strict;
   bool verbose = false;
 };
 

@@ -14,6 +14,7 @@ namespace {
 constexpr std::size_t kGuard = 64;              // bytes past the room of a receive
 constexpr std::byte kUntouched{0xA5};           // of what nothing was received into
 constexpr std::byte kReused{0xEE};              // of a send that is done
+constexpr std::size_t kMostOpen = 32;           // NCCL_NET_MAX_REQUESTS
 constexpr std::size_t kTold = 4;                // violations in one text
 constexpr std::uintptr_t kOptionalRequest = 1;  // NCCL's mark; never a request
 
@@ -32,6 +33,16 @@ std::string name(const Message& message) {
 std::string name(const perf::Link& link) {
   return "rank " + std::to_string(link.source) + " -> " + std::to_string(link.destination) +
          " comm " + std::to_string(link.channel);
+}
+
+// What is posted, and at level `nccl` tested, in order: link, sends, tag of a send.
+using Queue = std::tuple<int, int, int, bool, int>;
+
+template <typename Request>
+Queue queue_of(const Request& request) {
+  const perf::Link& link = request.link;
+  return {link.source, link.destination, link.channel, request.sends,
+          request.sends ? request.messages.front().tag : 0};
 }
 
 bool includes(Traffic::Tests tests, bool sends) {
@@ -93,18 +104,44 @@ bool Traffic::take(Request& request) {
 }
 
 bool Traffic::offer_requests() {
-  using Queue = std::tuple<int, int, int, bool, int>;  // link, sends, tag of a send
   std::set<Queue> waits;
   bool moved = false;
   for (Request* request : unfinished_) {
     if (request->taken) continue;
-    const perf::Link& link = request->link;
-    const Queue queue{link.source, link.destination, link.channel, request->sends,
-                      request->sends ? request->messages.front().tag : 0};
+    const Queue queue = queue_of(*request);
     if (waits.contains(queue)) continue;
-    if (take(*request)) {
+    if (!full(*request) && take(*request)) {
       moved = true;
     } else {
+      waits.insert(queue);
+    }
+  }
+  return moved;
+}
+
+// NCCL has so many requests open on a comm: as many receives, and a send for each of their slots.
+bool Traffic::full(const Request& request) const {
+  if (world_.level() != Level::nccl) return false;
+  const auto open =
+      std::count_if(unfinished_.begin(), unfinished_.end(), [&](const Request* other) {
+        return other->taken && !other->done && other->sends == request.sends &&
+               other->link == request.link;
+      });
+  const std::size_t most = request.sends ? kMostOpen * world_.max_group() : kMostOpen;
+  return static_cast<std::size_t>(open) >= most;
+}
+
+bool Traffic::test_requests(Tests tests) {
+  const bool oldest_first = world_.level() == Level::nccl;
+  std::set<Queue> waits;
+  bool moved = false;
+  for (Request* request : unfinished_) {
+    if (!request->taken || !includes(tests, request->sends)) continue;
+    const Queue queue = queue_of(*request);
+    if (waits.contains(queue)) continue;
+    if (test(*request)) {
+      moved = true;
+    } else if (oldest_first) {
       waits.insert(queue);
     }
   }
@@ -185,10 +222,8 @@ std::string Traffic::holder(const Request& request, const Buffer& buffer) const 
 }
 
 bool Traffic::progress(Tests tests) {
-  bool moved = offer_requests();
-  for (Request* request : unfinished_) {
-    if (request->taken && includes(tests, request->sends)) moved = test(*request) || moved;
-  }
+  const bool offered = offer_requests();
+  const bool moved = test_requests(tests) || offered;
   std::erase_if(unfinished_, [](const Request* request) { return request->done; });
   return moved;
 }

@@ -1,6 +1,7 @@
 // Sends and receives of one rank, posted as NCCL's proxy posts them: a request that is "not yet" is
 // offered again; on one comm receives are posted in order, and sends of one tag in order, while
-// sends of other tags go past one that has to wait. Every byte is checked, also after the close.
+// sends of other tags go past one that has to wait. At level `nccl` they are also tested in that
+// order, and no more are open than NCCL has. Every byte is checked, also after the close.
 #pragma once
 
 #include <cstddef>
@@ -82,12 +83,14 @@ class Traffic {
   Request& add(const perf::Link& link, bool sends, std::span<const Message> messages,
                std::size_t spare);
   bool offer_requests();
+  bool test_requests(Tests tests);
   bool take(Request& request);
   bool test(Request& request);
   void check_send(const Request& request, std::size_t size);
   void check_receive(const Request& request, std::span<const std::size_t> sizes);
   void check_buffer(const Request& request, std::size_t slot) const;
   std::string holder(const Request& request, const Buffer& buffer) const;
+  bool full(const Request& request) const;
   bool done(Tests tests) const;
   std::string waiting() const;
   void complain(std::string text) const;

@@ -39,12 +39,24 @@ class NumberedRendezvous final : public perf::Rendezvous {
   int next_ = 0;
 };
 
+// How much of the contract is asked for.
+enum class Level {
+  // What NCCL relies on, and its own transports keep: of each comm the oldest request is tested
+  // first, 32 requests are open at most, tags tell sends apart only where maxRecvs is above 1, and
+  // host memory is not flushed.
+  nccl,
+  // What our plugin promises beyond that: requests are tested in any order, more than may be open
+  // are "not yet", a tag finds its receive also where maxRecvs is 1, iflush takes host memory.
+  strict,
+};
+
 struct WorldConfig {
   int rank = 0;
   int world = 2;
   int device = 0;
   std::uint64_t seed = 1;
   double timeout_s = 60;  // of the case
+  Level level = Level::strict;
 };
 
 class World {
@@ -57,6 +69,7 @@ class World {
   int next() const { return (config_.rank + 1) % config_.world; }
   int previous() const { return (config_.rank + config_.world - 1) % config_.world; }
   int device() const { return config_.device; }
+  Level level() const { return config_.level; }
   // Slots of one receive that the plugin takes, at most perf::kMaxGroup.
   std::size_t max_group() const { return max_group_; }
   // The same sequence on all ranks.

@@ -52,10 +52,16 @@ PathSet eligible_of_kind(std::span<const PathView> live, const Policy& policy) {
       own_receiver[receiver_rail(view.path)] = true;
     }
   }
-  const PathSet trusted = where(live, [&](const PathView& view) {
-    return good(view) && (view.base || !own_sender[sender_rail(view.path)] ||
-                          !own_receiver[receiver_rail(view.path)]);
-  });
+  PathSet trusted = where(live, [](const PathView& view) { return view.base && good(view); });
+  each(where(live, [](const PathView& view) { return !view.base && good(view); }),
+       [&](PathIndex path) {
+         bool& sends = own_sender[sender_rail(path)];
+         bool& receives = own_receiver[receiver_rail(path)];
+         if (!sends && !receives) {
+           trusted |= bit(path);
+           sends = receives = true;
+         }
+       });
   const PathSet quick = trusted & ~where(live, [](const PathView& view) { return view.slow; });
   std::array<bool, kMaxRails> carries{};
   each(quick, [&](PathIndex path) { carries[sender_rail(path)] = true; });
@@ -114,14 +120,16 @@ PathSet eligible(std::span<const PathView> live, const Policy& policy) {
 }
 
 std::optional<PathIndex> Share::next(PathSet candidates) const {
-  std::optional<PathIndex> best;
-  for (PathSet rest = candidates; rest != 0; rest &= rest - 1) {
-    const auto path = static_cast<PathIndex>(std::countr_zero(rest));
-    if (!best || carried_[path] < carried_[*best]) {
-      best = path;
-    }
+  if (candidates == 0) {
+    return std::nullopt;
   }
-  return best;
+  std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
+  each(candidates, [&](PathIndex path) { least = std::min(least, carried_[path]); });
+  PathSet level = 0;
+  each(candidates,
+       [&](PathIndex path) { level |= carried_[path] - least <= level_ ? bit(path) : 0; });
+  const PathSet on = level & (~PathSet{0} << first_);
+  return static_cast<PathIndex>(std::countr_zero(on != 0 ? on : level));
 }
 
 void Share::carried(PathIndex path, std::uint64_t bytes, std::uint16_t weight) {
@@ -139,6 +147,17 @@ void Share::change(PathSet from, PathSet to) {
   each(level,
        [&](PathIndex path) { least = std::min(least.value_or(carried_[path]), carried_[path]); });
   each(joining, [&](PathIndex path) { carried_[path] = *least; });
+}
+
+void Share::begin_with(PathSet paths, std::size_t turn) {
+  if (paths == 0) {
+    return;
+  }
+  turn %= static_cast<std::size_t>(std::popcount(paths));
+  for (; turn != 0; --turn) {
+    paths &= paths - 1;
+  }
+  first_ = static_cast<PathIndex>(std::countr_zero(paths));
 }
 
 void BatchSize::through(std::size_t chunks, std::int64_t took_ns) {

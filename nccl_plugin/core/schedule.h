@@ -4,12 +4,12 @@
 // (best_kind), and in a comm with device memory only where no one-sided path is validated. The
 // rules hold among the paths of that kind; first that leaves a path wins:
 //   1. the primary path (the pair of rails that NCCL chose for the comm), when it is up, trusted
-//   and
-//      at full weight; but not when the pool is open (below)
+//      and at full weight; but not when the pool is open (below)
 //   2. the rail that is the backup of the primary rail, likewise;
-//   3. the pool: every trusted path with a weight that is not much slower, cross-rail ones only for
-//      rails whose own pair is not among them, standby rails only for rails that have no path
-//      there; shared by weight;
+//   3. the pool: every trusted path with a weight that is not much slower, cross-rail ones only
+//      from a rail to a rail whose own pairs are not among them, one for each rail, standby rails
+//      only for rails that have no path there; shared by weight. Two paths that meet at a rail
+//      would get two shares of what it can carry, and the collective would wait for it;
 //   4. every trusted path with a weight;
 //   5. every path with a weight, though it came back only just now;
 //   6. every live path: a hint never removes the last one.
@@ -73,17 +73,31 @@ PathSet eligible(std::span<const PathView> live, const Policy& policy = {});
 
 // Shares chunks among paths in proportion to weight: the next goes to the path that is furthest
 // behind. A path that could not take one is skipped, not waited for.
+//
+// Of the paths that are level the first in their order goes next, and the order begins elsewhere
+// for each comm (begin_with). Comms of one job run in step: with one order all of them would send
+// their next chunk over the same path, then all over another, and a collective waits for that path.
 class Share {
  public:
+  Share() = default;
+  // Paths that differ by so many bytes at full weight are level: small messages do not change whose
+  // turn it is.
+  explicit Share(std::uint64_t level) : level_(level) {}
+
   // The path among `candidates` to try next.
   [[nodiscard]] std::optional<PathIndex> next(PathSet candidates) const;
   void carried(PathIndex path, std::uint64_t bytes, std::uint16_t weight);
   // Other paths share from now on. Who joins is level with those who stay, or else with those who
   // leave, or else with one another: it neither makes up for its absence nor starves.
   void change(PathSet from, PathSet to);
+  // The order of `paths` begins with the one that `turn` others of them are before, counted on from
+  // the first one where there are not so many.
+  void begin_with(PathSet paths, std::size_t turn);
 
  private:
   std::array<std::uint64_t, kMaxPaths> carried_{};  // bytes / weight, scaled
+  std::uint64_t level_ = 0;
+  PathIndex first_ = 0;  // of the order; the paths before it come last
 };
 
 // How many chunks go out in one call on a path that shares with no other. The end of a call makes

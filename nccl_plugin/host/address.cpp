@@ -28,17 +28,22 @@ bool Address::reachable() const {
   return present() && port != 0 && one;
 }
 
-std::string Address::text() const {
-  std::array<char, INET6_ADDRSTRLEN> buffer{};
-  if (v4()) {
-    ::inet_ntop(AF_INET, ip.data() + 12, buffer.data(), buffer.size());
-    return std::string(buffer.data()) + ":" + std::to_string(port);
-  }
-  ::inet_ntop(AF_INET6, ip.data(), buffer.data(), buffer.size());
-  return "[" + std::string(buffer.data()) + "]:" + std::to_string(port);
+bool Address::link_local() const {
+  return v4() ? ip[12] == 169 && ip[13] == 254 : ip[0] == 0xfe && (ip[1] & 0xc0U) == 0x80;
 }
 
-socklen_t Address::to(sockaddr_storage& out) const {
+std::string Address::host_text() const {
+  std::array<char, INET6_ADDRSTRLEN> buffer{};
+  ::inet_ntop(v4() ? AF_INET : AF_INET6, ip.data() + (v4() ? 12 : 0), buffer.data(), buffer.size());
+  return buffer.data();
+}
+
+std::string Address::text() const {
+  const std::string host = host_text();
+  return (v4() ? host : "[" + host + "]") + ":" + std::to_string(port);
+}
+
+socklen_t Address::to(sockaddr_storage& out, int scope) const {
   out = {};
   if (v4()) {
     sockaddr_in v4{};
@@ -52,6 +57,7 @@ socklen_t Address::to(sockaddr_storage& out) const {
   v6.sin6_family = AF_INET6;
   v6.sin6_port = htons(port);
   std::memcpy(&v6.sin6_addr, ip.data(), 16);
+  v6.sin6_scope_id = link_local() ? static_cast<std::uint32_t>(scope) : 0;
   std::memcpy(&out, &v6, sizeof v6);
   return sizeof v6;
 }

@@ -17,11 +17,15 @@ struct Address {
   [[nodiscard]] bool present() const;
   [[nodiscard]] bool v4() const;
   [[nodiscard]] bool loopback() const;
+  // Of one link: 169.254.0.0/16, fe80::/10.
+  [[nodiscard]] bool link_local() const;
   // One host's, with a port: something to connect to.
   [[nodiscard]] bool reachable() const;
-  [[nodiscard]] std::string text() const;  // "10.0.0.1:4711", "[fd00::1]:4711"
-  // Fills `out`, returns its length.
-  socklen_t to(sockaddr_storage& out) const;
+  [[nodiscard]] std::string text() const;       // "10.0.0.1:4711", "[fd00::1]:4711"
+  [[nodiscard]] std::string host_text() const;  // "10.0.0.1", "fd00::1"
+  // Fills `out`, returns its length. `scope`: ifindex of the link that a link-local IPv6 address is
+  // of.
+  socklen_t to(sockaddr_storage& out, int scope = 0) const;
   static Address from(const sockaddr* address);
   bool operator==(const Address&) const = default;
 };

@@ -9,7 +9,9 @@
 namespace fabric::host {
 
 AddressWatch::AddressWatch(Poller& poller)
-    : fd_(::socket(AF_NETLINK, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, NETLINK_ROUTE)) {
+    : fd_(Fd::opened([] {
+        return ::socket(AF_NETLINK, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, NETLINK_ROUTE);
+      })) {
   sockaddr_nl local{};
   local.nl_family = AF_NETLINK;
   local.nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR;

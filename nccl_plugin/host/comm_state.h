@@ -16,7 +16,10 @@ namespace fabric::host {
 
 // How a comm comes to its end.
 struct CommEnd {
-  bool closing = false;             // the links were told; what is left is that they quiesce
+  bool closing = false;  // the links were told; what is left is that they quiesce
+  // Of a sender: closed before it was ever connected. Without its hello the peer, which has been
+  // promised a comm, would wait in accept for ever.
+  bool introducing = false;
   bool peer_closed = false;         // said on a connection or a control link
   Result error = Result::success;   // that every later call returns
   std::atomic<bool> closed{false};  // nothing is left to do

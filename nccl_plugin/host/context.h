@@ -13,6 +13,7 @@
 #include "core/reported_down.h"
 #include "core/schedule.h"
 #include "core/types.h"
+#include "host/descriptor_shortage.h"
 #include "host/fenced_runs.h"
 #include "host/memory.h"
 #include "host/params.h"
@@ -48,6 +49,7 @@ struct Context {
   std::int64_t close_budget_ns = 5'000'000'000;
   // When a comm last closed owing messages that no path could carry any more.
   std::atomic<std::int64_t> closed_in_vain{std::numeric_limits<std::int64_t>::min() / 2};
+  DescriptorShortage shortage;
   Stats stats;
   Memory* memory = nullptr;  // of the transports that need one; null: none does
   TickClock clock;
@@ -169,6 +171,7 @@ inline bool sends_eager(const PeerFacts& facts) { return speaks(facts.version, F
 struct ControlActions {
   core::PathSet dial = 0;
   bool primary_lost = false;            // sender: its primary carries nothing now
+  bool shares = false;                  // sender: several paths carry
   TickRate tick_rate = TickRate::fast;  // no need to look again sooner
   std::vector<PathLoad> loads;
   std::vector<PathValidation> validations;

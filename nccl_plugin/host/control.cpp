@@ -1,9 +1,12 @@
 // What callers ask of the control thread: its start and end, listeners, comms.
 #include "host/control.h"
 #include "core/schedule.h"
+#include "host/monotonic.h"
 
 #include <sys/random.h>
 
+#include <array>
+#include <cstring>
 #include <utility>
 
 namespace fabric::host {
@@ -24,8 +27,19 @@ std::uint64_t random_number() {
   return number;
 }
 
+namespace {
+
+Secret random_secret() {
+  Secret secret{};
+  random_bytes(secret);
+  return secret;
+}
+
+}  // namespace
+
 Control::Control(Context& context, const Parts& parts, const Transports& transports)
     : context_(context),
+      listen_key_(random_secret()),
       transports_(transports),
       network_(parts.network(
           context, poller_, [this](const HelloClaim& claim) { return secret_of(claim); },
@@ -38,7 +52,12 @@ Control::Control(Context& context, const Parts& parts, const Transports& transpo
 
 Control::~Control() { stop(); }
 
-std::string Control::open() { return network_->open(); }
+std::string Control::open() {
+  if (!poller_.usable()) {
+    return "no control thread: " + context_.shortage.text();
+  }
+  return network_->open();
+}
 
 void Control::start() {
   thread_ = std::thread([this] { run(); });
@@ -52,12 +71,23 @@ void Control::stop() {
   }
 }
 
+// Known without the listener, which need not be kept: whoever comes late is told that it is closed.
+Secret Control::secret_for(std::uint32_t listen_id) const {
+  Secret secret{};
+  for (std::uint32_t half = 0; half < 2; ++half) {
+    const std::array<std::uint32_t, 2> text{listen_id, half};
+    const std::uint64_t word = siphash(listen_key_, std::as_bytes(std::span(text)));
+    std::memcpy(secret.data() + half * sizeof word, &word, sizeof word);
+  }
+  return secret;
+}
+
 std::shared_ptr<Listener> Control::listen(std::size_t rail, Handle& handle) {
   auto listener = std::make_shared<Listener>();
   listener->rail = static_cast<std::uint8_t>(rail);
-  random_bytes(listener->secret);
   const std::scoped_lock lock(registry_);
   listener->id = next_listen_++;
+  listener->secret = secret_for(listener->id);
   listeners_.emplace(listener->id, listener);
   handle.listen_id = listener->id;
   handle.incarnation = context_.incarnation;
@@ -79,7 +109,7 @@ void Control::close(const std::shared_ptr<Listener>& listener) {
   std::deque<std::shared_ptr<Receiver>> unaccepted;
   {
     const std::scoped_lock lock(registry_);
-    listener->open = false;
+    listeners_.erase(listener->id);
     unaccepted.swap(listener->ready);
   }
   for (const auto& receiver : unaccepted) {
@@ -93,11 +123,31 @@ Result Control::accept(const std::shared_ptr<Listener>& listener, std::shared_pt
   }
   const std::scoped_lock lock(registry_);
   if (listener->ready.empty()) {
+    if (starves(*listener)) {
+      return Result::system_error;
+    }
     return listener->unfit ? Result::remote_error : Result::success;
   }
   out = std::move(listener->ready.front());
   listener->ready.pop_front();
   return Result::success;
+}
+
+// Nobody came for as long as one waits for a peer, and no descriptor is free for one who does.
+bool Control::starves(Listener& listener) const {
+  const std::int64_t now = monotonic_ns();
+  if (listener.awaited_since == 0) {
+    listener.awaited_since = now;
+  }
+  const std::int64_t waited = now - listener.awaited_since;
+  if (waited < context_.params.deadline_ns || !context_.shortage.lasts(now)) {
+    return false;
+  }
+  if (!std::exchange(listener.starved, true)) {
+    context_.say(LogLevel::warn, "accept: nobody for " + std::to_string(waited / 1'000 / kMs) +
+                                     " s (FABRIC_DEADLINE): " + context_.shortage.text());
+  }
+  return true;
 }
 
 std::shared_ptr<Sender> Control::connect(std::size_t rail, const Handle& handle, std::string& why) {

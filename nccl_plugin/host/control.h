@@ -25,14 +25,15 @@
 
 namespace fabric::host {
 
-// A secret given out. It outlives NCCL's listen comm: connections come back for as long as the
-// process lives.
+// NCCL's listen comm. Its secret outlives it, for connections come back for as long as the process
+// lives: it follows from the number (Control::secret_for).
 struct Listener {
   std::uint32_t id = 0;
   Secret secret{};
   std::uint8_t rail = 0;
-  bool open = true;
   bool unfit = false;  // who has the handle came, and speaks no version of the wire that we do
+  std::int64_t awaited_since = 0;  // ns, the first accept(); 0: there was none
+  bool starved = false;            // no descriptor was free for whoever came
   std::deque<std::shared_ptr<Receiver>> ready;
 };
 
@@ -53,7 +54,8 @@ class Control {
   // Any thread.
   std::shared_ptr<Listener> listen(std::size_t rail, Handle& handle);
   void close(const std::shared_ptr<Listener>& listener);
-  // `out` stays null: nobody has come yet. An error: who came cannot be talked to.
+  // `out` stays null: nobody has come yet. An error: who came cannot be talked to, or no descriptor
+  // was free for whoever came, for FABRIC_DEADLINE.
   Result accept(const std::shared_ptr<Listener>& listener, std::shared_ptr<Receiver>& out);
   // Null: no version of the wire in common, and `why` says so.
   std::shared_ptr<Sender> connect(std::size_t rail, const Handle& handle, std::string& why);
@@ -69,7 +71,9 @@ class Control {
     int missed = 0;                       // ticks in a row at which its caller was inside
     TickRate tick_rate = TickRate::fast;  // at the last tick
     bool primary_lost = false;
+    bool shares = false;
     core::PathSet kept_streams = 0;  // dialled as streams, for RDMA had no weight
+    std::vector<Poller::Watch> watches{};
   };
   struct Receiving {
     std::shared_ptr<Receiver> comm;
@@ -80,6 +84,7 @@ class Control {
     int missed = 0;
     TickRate tick_rate = TickRate::fast;
     std::set<std::string> stream_reasons{};  // why paths are TCP, as far as that was logged
+    std::vector<Poller::Watch> watches{};
   };
   struct PendingConnect {
     std::shared_ptr<Sender> comm;
@@ -89,6 +94,7 @@ class Control {
   using HalfOut = std::shared_ptr<HalfLink<LinkOut>>;
   enum class Which { all, passed_over };
   void run();
+  bool introduces(std::int64_t now);
   void tick(std::int64_t now);
   void take_pending_connects();
   void renew_rails(std::int64_t now);
@@ -118,6 +124,7 @@ class Control {
   void apply_fences(bool page_changed);
   void fence_off(Peer& peer, const std::string& text);
   bool refuse_fenced(const Hello& hello);
+  [[nodiscard]] bool starves(Listener& listener) const;
   [[nodiscard]] bool self_fenced() const;
   template <typename Call>
   void each_comm_of(const Peer& peer, Call call) {
@@ -159,6 +166,7 @@ class Control {
   void probe_liveness(Peer& peer, core::PathIndex path);
   void link_up(Peer& peer, core::PathIndex path, std::unique_ptr<Connection> connection);
 
+  [[nodiscard]] Secret secret_for(std::uint32_t listen_id) const;
   std::optional<Secret> secret_of(const HelloClaim& claim);
   void on_hello(const Hello& hello, const Secret& secret, std::size_t rail,
                 std::unique_ptr<Connection> connection);
@@ -172,9 +180,11 @@ class Control {
   void on_frame(Peer& peer, core::PathIndex link, const FrameHeader& header,
                 std::span<const std::byte> body);
   void say_closed(Peer& peer, core::PathIndex link, std::uint64_t comm);
-  void watch(int fd, const std::function<void()>& on_hangup);
+  template <typename Entry>
+  void watch(Entry& entry, std::map<std::uint64_t, Entry>& comms, int fd, const LinkSetup& setup);
 
   Context& context_;
+  const Secret listen_key_;  // of this process; all listeners' secrets follow from it
   const Transports& transports_;
   Poller poller_;
   std::unique_ptr<Network> network_;
@@ -186,8 +196,8 @@ class Control {
   std::thread thread_;
   std::atomic<bool> stopping_{false};
 
-  std::mutex registry_;  // guards the next four
-  std::map<std::uint32_t, std::shared_ptr<Listener>> listeners_;
+  std::mutex registry_;                                           // guards the next four
+  std::map<std::uint32_t, std::shared_ptr<Listener>> listeners_;  // that are open
   std::vector<PendingConnect> pending_connects_;
   std::uint32_t next_listen_ = 1;
   std::map<std::uint64_t, std::string> unfit_;  // processes that refused our versions, and how
@@ -205,6 +215,7 @@ class Control {
   std::int64_t next_improvement_ = 0;
   std::uint64_t improved_ = 0;  // the comm that was looked at last for that
   std::int64_t last_tick_ = 0;
+  std::int64_t stop_by_ = 0;             // ns; 0: nobody has asked to stop
   bool fast_tick_ = false;               // a comm was passed over
   TickRate tick_rate_ = TickRate::fast;  // how long nothing need be looked at
   bool caller_waits_ = false;            // a caller said otherwise

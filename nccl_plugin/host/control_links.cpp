@@ -244,11 +244,9 @@ void Control::on_dialled(const std::shared_ptr<Sender>& comm, Peer& peer, const 
   }
   peer.learn_absent(welcome.listeners, welcome.rails, now);
   peer.facts.version = welcome.version;
-  watch(result.connection->descriptor(), [weak = std::weak_ptr(comm), path, epoch = setup.epoch] {
-    if (const auto there = weak.lock()) {
-      there->hangup(path, epoch);
-    }
-  });
+  if (const auto known = senders_.find(comm->id()); known != senders_.end()) {
+    watch(known->second, senders_, result.connection->descriptor(), setup);
+  }
   std::string why;
   auto link = half.connect(std::move(result.connection), welcome.version, {}, why);
   if (link == nullptr) {
@@ -262,13 +260,20 @@ void Control::on_dialled(const std::shared_ptr<Sender>& comm, Peer& peer, const 
   context_.waits.signal();
 }
 
-// Ends of a data connection are seen at once, whether or not the caller polls.
-void Control::watch(int fd, const std::function<void()>& on_hangup) {
-  poller_.add(fd, EPOLLRDHUP | EPOLLET, [on_hangup](std::uint32_t events) {
-    if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) {
-      on_hangup();
+// Ends of a data connection are seen at once, whether or not the caller polls. The comm's handlers
+// go with it.
+template <typename Entry>
+void Control::watch(Entry& entry, std::map<std::uint64_t, Entry>& comms, int fd,
+                    const LinkSetup& setup) {
+  std::erase_if(entry.watches, [this](const auto& old) { return !poller_.holds(old); });
+  const auto on_event = [&comms, comm = setup.comm, path = setup.path,
+                         epoch = setup.epoch](std::uint32_t events) {
+    const auto there = comms.find(comm);
+    if (there != comms.end() && (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) {
+      there->second.comm->hangup(path, epoch);
     }
-  });
+  };
+  entry.watches.push_back(poller_.add(fd, EPOLLRDHUP | EPOLLET, on_event));
 }
 
 std::optional<Secret> Control::secret_of(const HelloClaim& claim) {
@@ -279,8 +284,8 @@ std::optional<Secret> Control::secret_of(const HelloClaim& claim) {
                : std::nullopt;
   }
   const std::scoped_lock lock(registry_);
-  const auto listener = listeners_.find(claim.listen_id);
-  return listener == listeners_.end() ? std::nullopt : std::optional(listener->second->secret);
+  const bool given_out = claim.listen_id != 0 && claim.listen_id < next_listen_;
+  return given_out ? std::optional(secret_for(claim.listen_id)) : std::nullopt;
 }
 
 void Control::on_hello(const Hello& hello, const Secret& secret, std::size_t rail,
@@ -340,14 +345,9 @@ void Control::on_data_hello(const Hello& hello, const Secret& secret,
   }
   const core::PathIndex path = core::path_index(hello.initiator_rail, hello.acceptor_rail);
   const core::Epoch epoch = hello.epoch;
-  const std::weak_ptr<Receiver> weak = receiver;
   const int number = connection->descriptor();
-  watch(number, [weak, path, epoch] {
-    if (const auto comm = weak.lock()) {
-      comm->hangup(path, epoch);
-    }
-  });
   const LinkSetup setup{hello.comm, path, epoch, hello.acceptor_rail, receiver->chunk_size()};
+  watch(receivers_.at(hello.comm), receivers_, number, setup);
   LinkOffer offer;
   offer.kind = hello.kind == HelloKind::data ? core::PathKind::stream : core::PathKind::one_sided;
   offer.credits = transport_for(hello.kind).credits();
@@ -401,7 +401,7 @@ std::shared_ptr<Receiver> Control::receiver_for(const Hello& hello, const Secret
   }
   const std::scoped_lock lock(registry_);
   const auto listener = listeners_.find(hello.listen_id);
-  if (listener == listeners_.end() || !listener->second->open || hello.chunk_size < kChunkMin ||
+  if (listener == listeners_.end() || hello.chunk_size < kChunkMin ||
       hello.chunk_size > kChunkMax) {
     return nullptr;
   }

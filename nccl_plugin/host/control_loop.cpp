@@ -19,6 +19,7 @@ constexpr int kAloneTickMs = 250;  // without comms
 constexpr int kNice = -10;
 constexpr int kFastTickAfter = 2;
 constexpr int kMaxMissed = 8;  // looked at well within core::kStallNs
+constexpr std::int64_t kLastHelloNs = 1'000 * kMs;
 constexpr std::int64_t kPublishNs = 20 * kMs;
 constexpr std::int64_t kIdlePublishNs = 250 * kMs;
 constexpr std::int64_t kPingPerLinkNs = 1 * kMs;  // many peers: at most 1,000 pings a second in all
@@ -51,7 +52,7 @@ void Control::run() {
     ::setpriority(PRIO_PROCESS, 0, kNice);
   }
   std::int64_t now = monotonic_ns();
-  while (!stopping_.load()) {
+  while (!stopping_.load() || introduces(now)) {
     const bool alone = senders_.empty() && receivers_.empty();
     const bool fast = std::exchange(fast_tick_, false);
     publish_tick_rate();
@@ -74,6 +75,17 @@ void Control::run() {
     last_tick_ = now;
   }
   log_paths_due(context_, monotonic_ns() + PathLog::kEveryNs);
+}
+
+// Stopping waits a little for the hellos of senders that were closed at once.
+bool Control::introduces(std::int64_t now) {
+  if (stop_by_ == 0) {
+    stop_by_ = now + kLastHelloNs;
+    tick(now);  // takes over what was begun since
+  }
+  return now < stop_by_ && std::any_of(senders_.begin(), senders_.end(), [](const auto& entry) {
+           return entry.second.comm->introducing();
+         });
 }
 
 // What was begun in a comm after this look had passed it must not wait for a seldom next one.
@@ -282,6 +294,9 @@ void Control::tick_all(Comms& comms, std::int64_t now, Which which, Serve serve)
     if (actions->close) {
       collect_counters(entry);
       context_.stats.groups.leave(entry.group);
+      for (const Poller::Watch& watch : entry.watches) {
+        poller_.forget(watch);
+      }
     }
     next = actions->close ? comms.erase(next) : std::next(next);
   }
@@ -314,6 +329,7 @@ void Control::tick_senders(std::int64_t now, Which which) {
                                         load.kind);
         }
         sending.primary_lost = actions.primary_lost && !actions.close;
+        sending.shares = actions.shares && !actions.close;
         if (actions.close) {
           sending.peer->broadcast([&](Bytes& out) { append_frame(out, FrameType::close, id); });
           --sending.peer->comms;
@@ -322,9 +338,13 @@ void Control::tick_senders(std::int64_t now, Which which) {
       });
   for (auto& [id, peer] : outbound_) {
     peer->facts.primary_lost = false;
+    peer->sharing = 0;
   }
   for (auto& [id, sending] : senders_) {
     sending.peer->facts.primary_lost = sending.peer->facts.primary_lost || sending.primary_lost;
+    if (sending.shares) {
+      sending.comm->share_as(sending.peer->sharing++);
+    }
   }
 }
 

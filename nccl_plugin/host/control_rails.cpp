@@ -29,14 +29,15 @@ void Control::renew_rails(std::int64_t now) {
 }
 
 void Control::look_at_rails(std::int64_t now) {
-  const auto found = rails_now(context_.params, context_.rails.all());
+  auto found = rails_now(context_.params, context_.rails.all());
   if (!found) {
     next_look_ = now + kLookAgainNs;
     return;
   }
+  context_.rails.set_own_addresses(std::move(found->own_addresses));
   bool moved = false;
-  for (std::size_t i = 0; i < found->size(); ++i) {
-    const RailNow& is = (*found)[i];
+  for (std::size_t i = 0; i < found->rails.size(); ++i) {
+    const RailNow& is = found->rails[i];
     const Rail& was = context_.rails[i];
     note_mtu(i, is.mtu);
     const bool same = is.address.ip == was.address.ip && is.ifindex == was.ifindex;

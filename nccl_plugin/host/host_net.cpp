@@ -89,11 +89,15 @@ Result HostNet::init(Logger logger) {
 }
 
 Result HostNet::start() {
-  std::string notes;
-  std::vector<Rail> rails = given_ ? *given_ : find_rails(context_.params, notes);
-  if (!notes.empty()) {
-    context_.say(LogLevel::warn, notes);
+  FoundRails found = given_ ? FoundRails{*given_, {}, "", ""} : find_rails(context_.params);
+  std::vector<Rail>& rails = found.rails;
+  if (!found.notes.empty()) {
+    context_.say(LogLevel::warn, found.notes);
   }
+  if (!found.remarks.empty()) {
+    context_.say(LogLevel::info, found.remarks);
+  }
+  context_.rails.set_own_addresses(std::move(found.own_addresses));
   context_.fixed = given_.has_value();
   context_.incarnation = random_number();
   context_.run_incarnation = run_incarnation_of(context_.params.run_incarnation);
@@ -135,7 +139,6 @@ Result HostNet::start() {
     device.guid = rail.guid;
     device.speed_mbps = rail.speed_mbps;
     device.memory_kinds = Regions::kinds(transports_, context_.shown);
-    device.rail_id = static_cast<std::int16_t>(&rail - context_.rails.begin());
   }
   control->start();  // from here on it writes the rails' addresses
   control_ = std::move(control);

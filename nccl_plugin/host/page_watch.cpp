@@ -5,7 +5,8 @@
 
 namespace fabric::host {
 
-PageWatch::PageWatch(Poller& poller) : fd_(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC)) {
+PageWatch::PageWatch(Poller& poller)
+    : fd_(Fd::opened([] { return ::inotify_init1(IN_NONBLOCK | IN_CLOEXEC); })) {
   if (!fd_.open()) {
     return;
   }

@@ -216,8 +216,9 @@ inline constexpr std::array kParams{
                   "steer page concerns this process; without it none does"},
     ParamSpec{.name = "NCCL_SOCKET_IFNAME",
               .field = &Params::ifname,
-              .unset = "all but `lo*`, `docker*`",
-              .what = "devices that are rails: prefixes, `^` excludes, `=` means exactly"},
+              .unset = "the NICs",
+              .what = "devices that are rails, 8 at most: prefixes, or altnames in full; `^` "
+                      "excludes, `=` means exactly"},
     ParamSpec{.name = "NCCL_IB_HCA",
               .field = &Params::ib_hca,
               .unset = "not asked",

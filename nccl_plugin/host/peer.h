@@ -46,6 +46,7 @@ class Peer {
   core::Balance balance;               // outbound: by what our comms saw
   core::ValidationBackoff validation;  // outbound: as our comms found
   std::size_t comms = 0;
+  std::size_t sharing = 0;            // outbound: comms over which several paths carry
   std::uint64_t run_incarnation = 0;  // host/fenced_runs.h
   bool fenced = false;
   bool gone = false;
@@ -132,6 +133,7 @@ class Peer {
   [[nodiscard]] core::PathSet cross_rail_paths() const;
   void take(const RailTable& table, std::size_t count, bool only_absent, std::int64_t now);
 
+  bool told_own_ = false;  // that one of its addresses is ours, too
   Context& context_;
   OnFrame on_frame_;
   std::array<Link, core::kMaxPaths> links_;

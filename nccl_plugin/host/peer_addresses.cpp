@@ -1,5 +1,6 @@
 // Where a peer is, and what a change of that (or of our own rails) does to its links.
 #include <algorithm>
+#include <utility>
 
 #include "core/schedule.h"
 #include "host/peer.h"
@@ -74,12 +75,24 @@ void Peer::take(const RailTable& table, std::size_t count, bool only_absent, std
   // Whoever holds the secret may name any address, and would have us connect to it.
   const bool loopback = std::any_of(context_.rails.begin(), context_.rails.end(),
                                     [](const Rail& rail) { return rail.address.loopback(); });
+  // An address that this host has as well (both have a bridge of 172.17.0.1) leads to ourselves. Of
+  // a peer that is a process on this host all are such.
+  const bool elsewhere = std::any_of(table.begin(), table.end(), [&](const Address& told) {
+    return told.reachable() && !told.loopback() && !context_.rails.is_own(told);
+  });
   bool changed = false;
   for (std::size_t rail = 0; rail < table.size(); ++rail) {
     const Address& told = table[rail];
     Address& known = addresses[rail];
     if (!told.reachable() || (told.loopback() && !loopback) || told == known ||
         (only_absent && known.present())) {
+      continue;
+    }
+    if (elsewhere && context_.rails.is_own(told)) {
+      if (!std::exchange(told_own_, true)) {
+        context_.say(LogLevel::info, name() + ": no path to its " + told.host_text() +
+                                         ", which this host has as well");
+      }
       continue;
     }
     const bool moved = known.present() && known.ip != told.ip;

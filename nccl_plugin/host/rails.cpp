@@ -1,41 +1,28 @@
 #include "host/rails.h"
 
-#include <ifaddrs.h>
 #include <linux/ethtool.h>
 #include <linux/sockios.h>
-#include <net/if_arp.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <sstream>
-#include <tuple>
 
 #include "core/types.h"
+#include "host/address_choice.h"
+#include "host/net_devices.h"
 
 namespace fabric::host {
 
 namespace {
-
-// "rail10" after "rail9".
-std::tuple<std::string, unsigned long> natural(const std::string& name) {
-  std::size_t digits = name.size();
-  while (digits > 0 && name[digits - 1] >= '0' && name[digits - 1] <= '9') {
-    --digits;
-  }
-  return {name.substr(0, digits), std::strtoul(name.c_str() + digits, nullptr, 10)};
-}
-
-bool link_local(const Address& address) {
-  return address.v4() ? address.ip[12] == 169 && address.ip[13] == 254
-                      : address.ip[0] == 0xfe && (address.ip[1] & 0xc0U) == 0x80;
-}
 
 ifreq request_for(const std::string& name) {
   ifreq request{};
@@ -85,34 +72,42 @@ std::string pci_path_of(const std::string& name, int ifindex) {
   return resolved.data();
 }
 
-// Calls `visit(name, address, loopback)` for each address that a rail may have. False: not known.
-template <typename Visit>
-bool each_address(const Params& params, Visit visit) {
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) {
-    return false;
+AddressFamily family_of(const Params& params) {
+  return params.family == "AF_INET"    ? AddressFamily::v4
+         : params.family == "AF_INET6" ? AddressFamily::v6
+                                       : AddressFamily::any;
+}
+
+Candidate candidate_of(const NetDevice& device, DeviceRank rank, AddressFamily family) {
+  Candidate candidate{device.name, device.loopback, rank, device.altnames, "", false};
+  const AddressChoice global = choose_address(device.addresses, family, false);
+  const AddressChoice any = choose_address(device.addresses, family, true);
+  candidate.link_local = !global.address.present() && any.address.present();
+  if (!device.up) {
+    candidate.fault = "is down";
+  } else if (!any.address.present()) {
+    candidate.fault = any.note;
   }
-  const bool v6_only = params.family == "AF_INET6";
-  const bool v4_only = params.family == "AF_INET";
-  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) {
-      continue;
+  return candidate;
+}
+
+std::vector<Address> addresses_of(const std::vector<NetDevice>& devices) {
+  std::vector<Address> own;
+  for (const NetDevice& device : devices) {
+    for (const DeviceAddress& each : device.addresses) {
+      own.push_back(each.address);
     }
-    const int family = entry->ifa_addr->sa_family;
-    if ((family != AF_INET || v6_only) && (family != AF_INET6 || v4_only)) {
-      continue;
-    }
-    const Address address = Address::from(entry->ifa_addr);
-    if (link_local(address)) {
-      continue;
-    }
-    visit(entry->ifa_name, address, (entry->ifa_flags & IFF_LOOPBACK) != 0);
   }
-  ::freeifaddrs(list);
-  return true;
+  return own;
 }
 
 }  // namespace
+
+bool RailList::is_own(const Address& address) const {
+  const auto same = [&](const Address& own) { return own.ip == address.ip; };
+  return std::any_of(own_.begin(), own_.end(), same) ||
+         std::any_of(begin(), end(), [&](const Rail& rail) { return same(rail.address); });
+}
 
 void RailList::assign(const std::vector<Rail>& rails) {
   assert(rails.size() <= core::kMaxRails);
@@ -120,74 +115,80 @@ void RailList::assign(const std::vector<Rail>& rails) {
   count_.store(rails.size(), std::memory_order_release);
 }
 
-std::optional<std::vector<RailNow>> rails_now(const Params& params, std::span<const Rail> rails) {
-  std::vector<RailNow> found(rails.size());
-  const auto visit = [&](const char* name, const Address& address, bool /*loopback*/) {
-    for (std::size_t i = 0; i < rails.size(); ++i) {
-      RailNow& now = found[i];
-      if (rails[i].name != name) {
-        continue;
-      }
-      if (address.v4() != rails[i].address.v4()) {
-        continue;  // peers know it by an address of that family, and theirs are
-      }
-      if (!now.present || address.ip == rails[i].address.ip) {
-        now.address = address;
-      }
-      now.present = true;
-    }
-  };
-  if (!each_address(params, visit)) {
+std::optional<RailsNow> rails_now(const Params& params, std::span<const Rail> rails) {
+  const auto devices = list_devices();
+  if (!devices) {
     return std::nullopt;
   }
+  RailsNow found{std::vector<RailNow>(rails.size()), addresses_of(*devices)};
   const int fd = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   for (std::size_t i = 0; i < rails.size(); ++i) {
-    found[i].ifindex = static_cast<int>(::if_nametoindex(rails[i].name.c_str()));
-    found[i].mtu = mtu_of(fd, rails[i].name);
+    const Rail& rail = rails[i];
+    RailNow& now = found.rails[i];
+    const auto device = std::find_if(devices->begin(), devices->end(),
+                                     [&](const NetDevice& is) { return is.name == rail.name; });
+    if (device == devices->end()) {
+      continue;
+    }
+    now.ifindex = device->ifindex;
+    now.mtu = mtu_of(fd, rail.name);
+    // Peers know it by an address of that family, and theirs are.
+    const AddressFamily family = rail.address.v4() ? AddressFamily::v4 : AddressFamily::v6;
+    if (device->up && (family_of(params) == AddressFamily::any || family_of(params) == family)) {
+      now.address =
+          choose_address(device->addresses, family, rail.address.link_local(), rail.address)
+              .address;
+      now.present = now.address.present();
+    }
   }
   ::close(fd);
   return found;
 }
 
-std::vector<Rail> find_rails(const Params& params, std::string& notes) {
-  if (!params.family.empty() && params.family != "AF_INET" && params.family != "AF_INET6") {
-    notes += "NCCL_SOCKET_FAMILY=" + params.family + " is neither AF_INET nor AF_INET6; ";
-  }
-  std::map<std::tuple<std::string, unsigned long>, Rail> found;
-  std::map<std::string, bool> loopback;
-  each_address(params, [&](const char* name, const Address& address, bool is_loopback) {
-    loopback[name] = is_loopback;
-    Rail& rail = found[natural(name)];
-    if (!rail.address.present() || (address.v4() && !rail.address.v4())) {
-      rail.name = name;
-      rail.address = address;
-    }
-  });
+DeviceChoice choose_rails(const std::vector<NetDevice>& devices, const std::vector<HcaPort>& hcas,
+                          const Params& params) {
+  const std::vector<DeviceRank> ranks = rank_devices(devices, hcas);
   std::vector<Candidate> candidates;
-  candidates.reserve(loopback.size());
-  for (const auto& [name, is_loopback] : loopback) {
-    candidates.push_back({name, is_loopback});
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    candidates.push_back(candidate_of(devices[i], ranks[i], family_of(params)));
   }
-  const DeviceChoice choice =
-      choose_devices(params.ifname, params.ib_hca,
-                     params.ib_hca.empty() ? std::vector<HcaPort>{} : read_hcas(), candidates);
-  notes += choice.notes;
-  std::erase_if(found, [&](const auto& item) { return !choice.names.contains(item.second.name); });
+  return choose_devices(params.ifname, params.ib_hca, hcas, candidates, core::kMaxRails);
+}
+
+FoundRails find_rails(const Params& params) {
+  FoundRails found;
+  if (!params.family.empty() && params.family != "AF_INET" && params.family != "AF_INET6") {
+    found.notes += "NCCL_SOCKET_FAMILY=" + params.family + " is neither AF_INET nor AF_INET6; ";
+  }
+  const auto devices = list_devices();
+  if (!devices) {
+    found.notes += "rtnetlink lists no devices: " + std::string(std::strerror(errno)) + "; ";
+    return found;
+  }
+  const DeviceChoice choice = choose_rails(*devices, read_hcas(), params);
+  found.notes += choice.notes;
+  found.remarks = choice.remarks;
+  found.own_addresses = addresses_of(*devices);
   const int fd = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  std::vector<Rail> rails;
-  for (auto& [key, rail] : found) {
-    if (rails.size() == core::kMaxRails) {
-      break;
-    }
-    rail.ifindex = static_cast<int>(::if_nametoindex(rail.name.c_str()));
+  for (const std::string& name : choice.names) {
+    const auto device = std::find_if(devices->begin(), devices->end(),
+                                     [&](const NetDevice& is) { return is.name == name; });
+    const AddressChoice address = choose_address(device->addresses, family_of(params), true);
+    Rail rail;
+    rail.name = name;
+    rail.ifindex = device->ifindex;
+    rail.address = address.address;
     rail.guid = guid_of(fd, rail.name, rail.ifindex);
     rail.speed_mbps = speed_of(fd, rail.name);
     rail.mtu = mtu_of(fd, rail.name);
     rail.pci_path = pci_path_of(rail.name, rail.ifindex);
-    rails.push_back(rail);
+    if (!address.note.empty()) {
+      found.remarks += name + " " + address.note + "; ";
+    }
+    found.rails.push_back(rail);
   }
   ::close(fd);
-  return rails;
+  return found;
 }
 
 std::vector<Rail> rails_come(const Params& params, std::span<const Rail> rails) {
@@ -198,10 +199,22 @@ std::vector<Rail> rails_come(const Params& params, std::span<const Rail> rails) 
       (!names_some(params.ifname) && !names_some(params.ib_hca))) {
     return {};
   }
-  std::string notes;
-  std::vector<Rail> found = find_rails(params, notes);
+  const auto all = [&](auto holds) {
+    return std::all_of(rails.begin(), rails.end(),
+                       [&](const Rail& rail) { return holds(rail.address); });
+  };
+  const auto v4 = [](const Address& address) { return address.v4(); };
+  Params wanted = params;
+  if (!rails.empty() && params.family.empty() && (all(v4) || all(std::not_fn(v4)))) {
+    wanted.family = rails.front().address.v4() ? "AF_INET" : "AF_INET6";
+  }
+  // A device that is just made has a link-local address before it has another one.
+  const bool global =
+      !rails.empty() && all([](const Address& address) { return !address.link_local(); });
+  std::vector<Rail> found = find_rails(wanted).rails;
   std::erase_if(found, [&](const Rail& rail) {
-    return std::any_of(rails.begin(), rails.end(),
+    return (global && rail.address.link_local()) ||
+           std::any_of(rails.begin(), rails.end(),
                        [&](const Rail& known) { return known.name == rail.name; });
   });
   found.resize(std::min(found.size(), core::kMaxRails - rails.size()));
@@ -244,13 +257,8 @@ std::string set_standby(const std::string& standby, std::vector<Rail>& rails,
   return complaints;
 }
 
-CarrierReader::CarrierReader() : fd_(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {}
-
-CarrierReader::~CarrierReader() {
-  if (fd_ >= 0) {
-    ::close(fd_);
-  }
-}
+CarrierReader::CarrierReader()
+    : fd_(Fd::opened([] { return ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0); })) {}
 
 bool CarrierReader::up(const Rail& rail) {
   // The interface flags follow the operational state, which the kernel updates as seldom as once a
@@ -259,13 +267,13 @@ bool CarrierReader::up(const Rail& rail) {
   value.cmd = ETHTOOL_GLINK;
   ifreq request = request_for(rail.name);
   request.ifr_data = reinterpret_cast<char*>(&value);
-  if (::ioctl(fd_, SIOCETHTOOL, &request) == 0) {
+  if (::ioctl(fd_.get(), SIOCETHTOOL, &request) == 0) {
     if (value.data == 0) {
       return false;
     }
   }
   request = request_for(rail.name);
-  return ::ioctl(fd_, SIOCGIFFLAGS, &request) == 0 && (request.ifr_flags & IFF_UP) != 0;
+  return ::ioctl(fd_.get(), SIOCGIFFLAGS, &request) == 0 && (request.ifr_flags & IFF_UP) != 0;
 }
 
 }  // namespace fabric::host

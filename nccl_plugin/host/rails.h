@@ -1,8 +1,8 @@
 // The rails of this host: network devices that can carry the collective.
 //
-// Facts come from getifaddrs and ioctl, which see the process's own network namespace; /sys may
+// Facts come from rtnetlink and ioctl, which see the process's own network namespace; /sys may
 // show another one's and is asked only for decoration (PCI path), after its ifindex was compared,
-// and for what NCCL_IB_HCA means.
+// and for RDMA devices.
 #pragma once
 
 #include <net/if.h>
@@ -14,11 +14,13 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/schedule.h"
 #include "host/address.h"
 #include "host/device_choice.h"
+#include "host/fd.h"
 #include "host/params.h"
 
 namespace fabric::host {
@@ -52,15 +54,33 @@ class RailList {
   [[nodiscard]] const Rail* end() const { return rails_.data() + size(); }
   [[nodiscard]] std::span<const Rail> all() const { return {rails_.data(), size()}; }
 
+  // Addresses of this host's devices, rails or not, as they were last listed. Control thread, once
+  // it runs.
+  void set_own_addresses(std::vector<Address> own) { own_ = std::move(own); }
+  // Is that IP address one of them, or a rail's?
+  [[nodiscard]] bool is_own(const Address& address) const;
+
  private:
+  std::vector<Address> own_;
   std::array<Rail, core::kMaxRails> rails_;
   std::atomic<std::size_t> count_{0};
 };
 
-// Devices that are administratively up with a global address, in order of their names (numbers in
-// names compared as numbers), at most kMaxRails, as host/device_choice.h chooses. A device without
-// carrier counts. `notes`: what was asked for and is not here.
-std::vector<Rail> find_rails(const Params& params, std::string& notes);
+// What these devices become, at most kMaxRails: host/device_choice.h, with host/address_choice.h
+// for their addresses. Pure.
+DeviceChoice choose_rails(const std::vector<NetDevice>& devices, const std::vector<HcaPort>& hcas,
+                          const Params& params);
+
+struct FoundRails {
+  std::vector<Rail> rails;
+  std::vector<Address> own_addresses;  // of all devices; without ports
+  std::string notes;                   // for a warning, may be empty: as of DeviceChoice
+  std::string remarks;                 // for the log, may be empty: as of DeviceChoice
+};
+
+// Devices that are administratively up and have an address, as choose_rails chooses and orders
+// them. A device without carrier counts.
+FoundRails find_rails(const Params& params);
 
 // Where a rail is now.
 struct RailNow {
@@ -69,12 +89,17 @@ struct RailNow {
   int mtu = 0;      // bytes; 0: not known
   Address address;  // the rail's own if it still has it; without a port
 };
-// In the order of `rails`; nothing when the kernel gave no answer.
-std::optional<std::vector<RailNow>> rails_now(const Params& params, std::span<const Rail> rails);
+struct RailsNow {
+  std::vector<RailNow> rails;          // in the order of the rails that were asked for
+  std::vector<Address> own_addresses;  // of all devices; without ports
+};
+// Nothing when the kernel gave no answer.
+std::optional<RailsNow> rails_now(const Params& params, std::span<const Rail> rails);
 
 // Devices that came after `rails` were found, and that NCCL_SOCKET_IFNAME or NCCL_IB_HCA names:
 // what a host makes for other purposes meanwhile (bridges, containers) is not taken for a rail. As
-// many as there is room for.
+// many as there is room for. Only with an address of the kind that those have: from one of another
+// family, or a link-local one, no path would lead to the peers' rails.
 std::vector<Rail> rails_come(const Params& params, std::span<const Rail> rails);
 
 // Moves the standby rails of `standby` ("eth0/eth4,eth1/eth5") behind the others, which keep their
@@ -86,14 +111,11 @@ std::string set_standby(const std::string& standby, std::vector<Rail>& rails,
 class CarrierReader {
  public:
   CarrierReader();
-  ~CarrierReader();
-  CarrierReader(const CarrierReader&) = delete;
-  CarrierReader& operator=(const CarrierReader&) = delete;
   // False: no carrier, or administratively down, or gone.
   bool up(const Rail& rail);
 
  private:
-  int fd_ = -1;
+  Fd fd_;
 };
 
 }  // namespace fabric::host

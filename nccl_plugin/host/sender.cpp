@@ -27,6 +27,7 @@ Sender::Sender(Context& context, std::uint64_t id, core::PathIndex primary, std:
       pool_(context.memory == nullptr ? nullptr : context.memory->make_copy_pool()),
       core_(context.params.chunk_size, pool_.get()),
       stall_timer_(context.clock),
+      turn_(core::sender_rail(primary)),
       outage_(monotonic_ns()) {
   born_ = activity_.idle_since = activity_.busy_at = monotonic_ns();
   facts_.weight.fill(core::kFullWeight);
@@ -135,7 +136,7 @@ bool Sender::hang_up(std::int64_t until) {
     return false;
   }
   if (end_.closing) {
-    return settle();
+    return end_.introducing || settle();
   }
   if (!end_.failed() && !end_.peer_closed) {
     progress();
@@ -153,8 +154,15 @@ bool Sender::hang_up(std::int64_t until) {
     }
   }
   end_.closing = true;
+  // After finalize nobody could.
+  end_.introducing =
+      !end_.failed() && !end_.peer_closed && !ever_connected() && !context_.ended.load();
   hang_up_all(true);
-  return settle();
+  return end_.introducing || settle();
+}
+
+bool Sender::ever_connected() const {
+  return std::any_of(paths_.begin(), paths_.end(), [](const Path& path) { return path.ever_live; });
 }
 
 void Sender::hang_up_all(bool say_close) {
@@ -186,7 +194,7 @@ void Sender::release(core::PathIndex index) {
 // True: no transport reads anything any more. Of a comm that closes that is the end.
 bool Sender::settle() {
   core::each(quiescing_, [this](core::PathIndex index) { release(index); });
-  if (end_.closing && quiescing_ == 0) {
+  if (end_.closing && !end_.introducing && quiescing_ == 0) {
     end_.closed.store(true, std::memory_order_release);
   }
   return quiescing_ == 0;

@@ -39,7 +39,8 @@ class Sender {
               core::Origin origin = {});
   Result test(core::Sequence sequence, bool& done, std::size_t& size);
   // Waits, within a budget, for copied messages that are done to be acknowledged. What is not done
-  // is cancelled.
+  // is cancelled. One that was never connected yet is connected by the control thread, and closed
+  // then.
   void close();
   // As close(), without the wait: nothing is read from the caller's memory afterwards.
   void cancel() { close_within(0); }
@@ -72,8 +73,12 @@ class Sender {
   void abort(Result result, const std::string& text);
   // The same, whatever the peer said before, and nothing more reaches it.
   void cut(const std::string& text);
+  // Closed, and the peer is still to be told that the comm was there. As of the last tick.
+  [[nodiscard]] bool introducing() const { return introducing_; }
   [[nodiscard]] bool closed() const { return end_.closed.load(std::memory_order_acquire); }
   [[nodiscard]] core::PathIndex primary() const { return primary_; }
+  // How many comms to the same peer that share paths are counted before this one.
+  void share_as(std::size_t turn) { turn_.store(turn, std::memory_order_relaxed); }
   // As of the last time that the caller was not inside. Control thread only.
   const RailCounts& counts();
   [[nodiscard]] const CommCounters& counters() const { return counters_; }
@@ -101,7 +106,7 @@ class Sender {
   struct Choice {
     core::PathSet eligible = 0;
     std::uint16_t heaviest = 0;  // weight among them
-    core::Share share;
+    core::Share share{core::kCopyLimit};
     bool primary_lost = false;
   };
   struct Activity {
@@ -113,6 +118,10 @@ class Sender {
 
   void close_within(std::int64_t budget_ns);
   bool hang_up(std::int64_t until);
+  [[nodiscard]] bool ever_connected() const;
+  void introduce(std::int64_t now, const PeerFacts& facts, ControlActions& actions);
+  void end_introduction();
+  void dial_due(std::int64_t now, bool settled, ControlActions& actions);
   void progress();
   [[nodiscard]] core::NoCopy without_copy(std::size_t size);
   void watch_all();
@@ -178,9 +187,11 @@ class Sender {
   core::PathSet live_ = 0;
   core::PathSet streams_ = 0;    // control thread only
   bool needs_rdma_ = false;      // likewise
+  bool introducing_ = false;     // likewise
   core::PathSet quiescing_ = 0;  // over, but their links may still read what was put
   core::PathSet answering_ = 0;  // paths on which the receiver talked lately
   Choice choice_;
+  std::atomic<std::size_t> turn_;
   std::vector<core::Outgoing> batch_;  // as it is put together
   CallerLooks looks_;
   bool sleeps_ = false;         // the callers, lately

@@ -38,6 +38,11 @@ std::optional<ControlActions> Sender::tick(std::int64_t now, const PeerFacts& fa
   actions.validations.swap(validations_);
   streams_ = 0;
   settle();
+  introducing_ = end_.introducing;
+  if (end_.introducing) {
+    introduce(now, facts, actions);
+    return actions;
+  }
   if (end_.over()) {
     actions.close = closed();
     actions.tick_rate = TickRate::idle;  // nobody waits for anything here
@@ -74,25 +79,51 @@ std::optional<ControlActions> Sender::tick(std::int64_t now, const PeerFacts& fa
       path.announced = now;
       actions.announce.push_back({index, core_.fence(index), 0});
     }
-    if (!context_.params.failover && index != primary_) {
-      continue;
-    }
-    // What is said to be down, or failed its validation, is not dialled, unless there is nothing
-    // else that carries what waits. A new comm first waits for what may yet connect.
-    const bool held = (facts.held & core::bit(index)) != 0;
-    const bool bad = facts.down.reports(index) || held;
-    if (may_dial(index) && path.redial.due(now) && (facts.control_live & core::bit(index)) != 0 &&
-        (!bad || ((live_ == 0 || needs_rdma_) && (settled || !held)))) {
-      actions.dial |= core::bit(index);
-    }
   }
+  dial_due(now, settled, actions);
   // A primary that is still being connected for the first time is not lost.
   actions.primary_lost = choice_.primary_lost && settled;
+  actions.shares = std::popcount(choice_.eligible) > 1;
   pump();
   needs_rdma_ = core_.needs_one_sided() && over_rdma() == 0;
   streams_ = old_streams(now);
   actions.tick_rate = tick_rate(settled, now);
   return actions;
+}
+
+void Sender::dial_due(std::int64_t now, bool settled, ControlActions& actions) {
+  for (std::size_t i = 0; i < core::kMaxPaths; ++i) {
+    const auto index = static_cast<core::PathIndex>(i);
+    if (!context_.params.failover && index != primary_) {
+      continue;
+    }
+    // What is said to be down, or failed its validation, is not dialled, unless there is nothing
+    // else that carries what waits. A new comm first waits for what may yet connect.
+    const bool held = (facts_.held & core::bit(index)) != 0;
+    const bool bad = facts_.down.reports(index) || held;
+    if (may_dial(index) && paths_[i].redial.due(now) &&
+        (facts_.control_live & core::bit(index)) != 0 &&
+        (!bad || ((live_ == 0 || needs_rdma_) && (settled || !held)))) {
+      actions.dial |= core::bit(index);
+    }
+  }
+}
+
+void Sender::introduce(std::int64_t now, const PeerFacts& facts, ControlActions& actions) {
+  facts_ = facts;
+  if (outage_.lasted(now) >= context_.params.deadline_ns) {
+    end_introduction();
+  } else {
+    dial_due(now, now - born_ > kFirstConnectNs, actions);
+  }
+  actions.close = closed();
+}
+
+// The peer knows, or cannot be told.
+void Sender::end_introduction() {
+  end_.introducing = false;
+  hang_up_all(true);
+  settle();
 }
 
 // Messages that pass, or none: whatever happens to them may be seen a little later.
@@ -160,6 +191,12 @@ void Sender::attach(core::PathIndex index, core::Epoch epoch, std::unique_ptr<Li
   }
   if (epoch != core_.epoch(index) || path.life.phase() != core::LinkPhase::dialing) {
     return;  // given up meanwhile
+  }
+  if (end_.introducing) {
+    take(index, epoch, std::move(link), now, true);
+    end_introduction();
+    context_.wake_control();
+    return;
   }
   // Closed or aborted while it was dialled: nobody would close it any more.
   if (end_.closing || end_.failed()) {
@@ -339,6 +376,7 @@ void Sender::choose() {
       core::each(chosen, [this](core::PathIndex index) { limit_unsent(index, kUnsentLimit); });
     }
   }
+  choice_.share.begin_with(chosen, turn_.load(std::memory_order_relaxed));
   choice_.heaviest = 0;
   core::each(chosen, [this](core::PathIndex index) {
     choice_.heaviest = std::max(choice_.heaviest, weight(index));
@@ -403,9 +441,7 @@ void Sender::on_peer_close() {
 // Once connected, the answer to a fence brings the receiver's last word; a refusal proves nothing.
 void Sender::on_refused() {
   const CommGate::ControlGuard guard(gate_);
-  const bool connected =
-      std::any_of(paths_.begin(), paths_.end(), [](const Path& path) { return path.ever_live; });
-  if (!connected && !closed()) {
+  if (!ever_connected() && !closed()) {
     abort_inside(Result::remote_error, peer_ + " closed the communicator before it was accepted");
   }
 }
@@ -427,6 +463,10 @@ void Sender::cut(const std::string& text) {
 }
 
 void Sender::abort_inside(Result result, const std::string& text) {
+  if (end_.introducing) {
+    end_introduction();  // its caller has gone: nobody is left who would ask why
+    return;
+  }
   if (end_.failed()) {
     return;
   }

@@ -151,8 +151,11 @@ bool Sender::watch_deadline(std::int64_t now) {
   }
   const std::string what = barred && live_ != 0 ? "no path over RDMA to " : "no path to ";
   const std::string without = barred && live_ != 0 ? ", and device memory goes over no other" : "";
-  abort_inside(Result::remote_error,
-               what + peer_ + " " + outage_.text(now, ": never connected") + without);
+  const bool short_of_descriptors = context_.shortage.lasts(now);
+  const std::string never =
+      ": never connected" + (short_of_descriptors ? ", for " + context_.shortage.text() : "");
+  abort_inside(short_of_descriptors ? Result::system_error : Result::remote_error,
+               what + peer_ + " " + outage_.text(now, never) + without);
   return false;
 }
 

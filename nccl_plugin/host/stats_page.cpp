@@ -88,7 +88,9 @@ std::string Stats::open(const Params& params, const std::vector<Rail>& rail_list
   }
   const std::string name = std::to_string(::getpid()) + "-" + std::to_string(now_ns) + ".page";
   const std::string hidden = directory + "/." + name;
-  Fd fd(::open(hidden.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0640));
+  Fd fd = Fd::opened([&] {
+    return ::open(hidden.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0640);
+  });
   if (!fd.open()) {
     return hidden + ": " + std::strerror(errno);
   }

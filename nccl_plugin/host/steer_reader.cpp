@@ -153,7 +153,8 @@ bool SteerReader::open_page(std::int64_t now_ns) {
     return false;
   }
   next_open_ = now_ns + kReopenNs;
-  Fd fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
+  Fd fd = Fd::opened(
+      [&] { return ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW); });
   struct stat facts {};
   if (!fd.open() || ::fstat(fd.get(), &facts) != 0) {
     return false;

@@ -25,7 +25,8 @@ timespec to_timespec(std::int64_t ns) {
 }  // namespace
 
 WaitSet::WaitSet()
-    : epoll_(::epoll_create1(EPOLL_CLOEXEC)), event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    : epoll_(Fd::opened([] { return ::epoll_create1(EPOLL_CLOEXEC); })),
+      event_(Fd::opened([] { return ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); })) {
   add(event_.get());
 }
 

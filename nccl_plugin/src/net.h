@@ -47,7 +47,9 @@ struct DeviceProperties {
   int max_receives = kMaxGroupedReceives;
   bool registration_is_global = false;
   int memory_kinds = kMemoryHost;  // bits: what a comm of this device reads and writes
-  std::int16_t rail_id = -1;       // -1: undefined
+  // -1: undefined. NCCL compares it with other hosts' (src/graph/search.cc of 2.30), so a number
+  // would have to mean the same rail on each of them; the place in this host's list does not.
+  std::int16_t rail_id = -1;
 };
 
 class Request;  // owned by its comm; freed by the test() that reports done

@@ -1,9 +1,9 @@
 #include "tcp/acceptor.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "host/monotonic.h"
@@ -82,23 +82,35 @@ void Acceptor::watch(std::size_t rail) {
 }
 
 void Acceptor::rest(std::size_t rail, int error) {
+  const std::int64_t now = monotonic_ns();
   poller_.remove(listeners_[rail].get());
   resting_ |= std::uint64_t{1} << rail;
-  rest_until_ = monotonic_ns() + kRestNs;
-  if (!std::exchange(said_, true)) {
+  rest_until_ = now + kRestNs;
+  if (context_.shortage.note(error, now)) {
     context_.say(LogLevel::warn,
-                 std::string("cannot accept connections now, and will try again: ") +
-                     std::strerror(error) +
-                     " (each end of a comm needs a descriptor for each of its paths; `ulimit -n`)");
+                 "cannot accept connections now, and will try again until "
+                 "FABRIC_DEADLINE: " +
+                     context_.shortage.text());
   }
+}
+
+bool Acceptor::waits(std::size_t rail) const {
+  pollfd listener{listeners_[rail].get(), POLLIN, 0};
+  // With a limit of 0 descriptors poll(2) fails, too: then it is not known that nobody waits.
+  return ::poll(&listener, 1, 0) != 0;
 }
 
 void Acceptor::accept(std::size_t rail) {
   while (true) {
-    Fd fd(::accept4(listeners_[rail].get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    Fd fd = Fd::opened([&] {
+      return ::accept4(listeners_[rail].get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    });
     if (!fd.open()) {
-      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-        rest(rail, errno);
+      const int error = errno;
+      // The kernel wants a descriptor before it looks for a connection.
+      if ((error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) &&
+          waits(rail)) {
+        rest(rail, error);
       }
       return;
     }

@@ -47,6 +47,8 @@ class Acceptor {
   void watch(std::size_t rail);
   // There is no descriptor for another connection: the listener would be readable for ever.
   void rest(std::size_t rail, int error);
+  // Somebody has connected there, and was not accepted yet.
+  [[nodiscard]] bool waits(std::size_t rail) const;
   void on_event(std::uint64_t id);
   void drop(std::uint64_t id, bool count);
 
@@ -57,7 +59,6 @@ class Acceptor {
   std::vector<host::Fd> listeners_;
   std::uint64_t resting_ = 0;  // bits of rails; until
   std::int64_t rest_until_ = 0;
-  bool said_ = false;
   std::map<std::uint64_t, Pending> pending_;  // oldest first
   std::uint64_t next_ = 1;
 };

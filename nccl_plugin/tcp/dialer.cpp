@@ -30,8 +30,13 @@ void Dialer::dial(std::size_t local_rail, const host::Address& to, const host::H
   attempt.secret = secret;
   attempt.done = std::move(done);
   attempt.fd = start_connect(context_.rails[local_rail], to, context_.params);
-  if (!attempt.fd.open()) {
-    attempt.refused = errno == ECONNREFUSED;
+  const int error = attempt.fd.open() ? 0 : errno;
+  if (context_.shortage.note(error, host::monotonic_ns())) {
+    context_.say(LogLevel::warn, "cannot connect now, and will try again until FABRIC_DEADLINE: " +
+                                     context_.shortage.text());
+  }
+  if (error != 0) {
+    attempt.refused = error == ECONNREFUSED;
     attempt.until = 0;  // tick() reports it
     return;
   }

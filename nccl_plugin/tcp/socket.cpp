@@ -33,13 +33,15 @@ bool bind_to(int fd, const Rail& rail, std::uint16_t port) {
   Address local = rail.address;
   local.port = port;
   sockaddr_storage storage{};
-  const socklen_t length = local.to(storage);
+  const socklen_t length = local.to(storage, rail.ifindex);
   return ::bind(fd, reinterpret_cast<const sockaddr*>(&storage), length) == 0;
 }
 
 Fd tcp_socket(const Address& address) {
-  return Fd(::socket(address.v4() ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC,
-                     IPPROTO_TCP));
+  return Fd::opened([&] {
+    return ::socket(address.v4() ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC,
+                    IPPROTO_TCP);
+  });
 }
 
 }  // namespace
@@ -96,7 +98,7 @@ Fd start_connect(const Rail& rail, const Address& to, const Params& params) {
     return {};
   }
   sockaddr_storage storage{};
-  const socklen_t length = to.to(storage);
+  const socklen_t length = to.to(storage, rail.ifindex);
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&storage), length) != 0 &&
       errno != EINPROGRESS) {
     const int saved = errno;

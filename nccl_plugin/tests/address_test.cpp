@@ -98,6 +98,39 @@ TEST_CASE("addresses: no port, nobody's, and loopback from afar are not taken") 
   CHECK(local.peer.addresses[0].present());
 }
 
+TEST_CASE("addresses: one that this host has as well is no way to a peer on another host") {
+  Known known;
+  const Address bridge = v4(172, 17, 0, 1, 4000);
+  known.context.rails.set_own_addresses({v4(10, 0, 0, 1, 0), v4(172, 17, 0, 1, 0)});
+  known.peer.learn(Known::at(bridge, kX), 2, 1, 1);
+  CHECK_FALSE(known.peer.addresses[0].present());
+  CHECK(known.peer.addresses[1] == kX);
+  CHECK((known.peer.to_dial(2) & core::bit(core::path_index(0, 0))) == 0);
+  Known here;  // another process of this host: all its addresses are ours
+  here.context.rails.set_own_addresses({v4(10, 0, 0, 1, 0), v4(172, 17, 0, 1, 0)});
+  here.peer.learn(Known::at(v4(10, 0, 0, 1, 4000), bridge), 2, 1, 1);
+  CHECK(here.peer.addresses[0].present());
+  CHECK(here.peer.addresses[1] == bridge);
+}
+
+TEST_CASE("addresses: a link-local one goes with its link") {
+  Address local;
+  local.ip[0] = 0xfe;
+  local.ip[1] = 0x80;
+  local.ip[15] = 1;
+  sockaddr_storage storage{};
+  CHECK(local.link_local());
+  REQUIRE(local.to(storage, 7) == sizeof(sockaddr_in6));
+  CHECK(reinterpret_cast<const sockaddr_in6&>(storage).sin6_scope_id == 7);
+  local.ip[0] = 0xfd;
+  CHECK_FALSE(local.link_local());
+  local.to(storage, 7);
+  CHECK(reinterpret_cast<const sockaddr_in6&>(storage).sin6_scope_id == 0);
+  CHECK(v4(169, 254, 1, 1, 1).link_local());
+  CHECK_FALSE(v4(169, 253, 1, 1, 1).link_local());
+  CHECK(v4(169, 254, 1, 1, 9).host_text() == "169.254.1.1");
+}
+
 TEST_CASE("addresses: a peer that probes us lives, and is dialled at once") {
   Known known;
   Peer& peer = known.peer;
@@ -196,12 +229,25 @@ TEST_CASE("addresses: only what a list names is taken in later") {
   REQUIRE(rails_come(params, none).size() == 1);
   Rail known;
   known.name = "lo";
+  known.address = v4(10, 0, 0, 1, 5000);
   const std::vector<Rail> there(1, known);
   CHECK(rails_come(params, there).empty());
   known.name = "other";
   const std::vector<Rail> full(core::kMaxRails, known);
   CHECK(rails_come(params, full).empty());
   CHECK(rails_come(params, std::span(full).first(3)).size() == 1);
+  params.family = "AF_INET";
+  CHECK(rails_come(params, std::span(full).first(3)).size() == 1);
+  params.family = "AF_INET6";  // as asked for, whatever the others have
+  for (const Rail& rail : rails_come(params, std::span(full).first(3))) {
+    CHECK_FALSE(rail.address.v4());
+  }
+  params.family.clear();
+  known.address.ip[10] = 0xfe;  // no longer IPv4-mapped
+  const std::vector<Rail> v6(1, known);
+  for (const Rail& rail : rails_come(params, v6)) {
+    CHECK_FALSE(rail.address.v4());
+  }
 }
 
 TEST_CASE("addresses: a kernel that gives no answer is no news") {
@@ -223,8 +269,9 @@ TEST_CASE("addresses: a kernel that gives no answer is no news") {
   CHECK(come.empty());
   const auto heard = rails_now(params, rails);
   REQUIRE(heard.has_value());
-  CHECK(heard->front().present);
-  CHECK(heard->front().ifindex == static_cast<int>(::if_nametoindex("lo")));
+  CHECK(heard->rails.front().present);
+  CHECK(heard->rails.front().ifindex == static_cast<int>(::if_nametoindex("lo")));
+  CHECK(heard->own_addresses.size() > 0);
 }
 
 TEST_CASE("addresses: a rail that moved stays down for its time and says why") {

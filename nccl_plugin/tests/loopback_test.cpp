@@ -300,3 +300,14 @@ TEST_CASE("close with requests in flight") {
   CHECK(pair.b->close(pair.receive) == Result::success);
   pair.receive = nullptr;
 }
+
+TEST_CASE("a device has no rail id: its place in this host's list means nothing on another") {
+  const auto net = make_net(Pair::usual(), std::vector<Rail>{rail_of(0, 0), rail_of(0, 1)});
+  REQUIRE(net->init(nullptr) == Result::success);
+  for (const int device : {0, 1}) {
+    const DeviceProperties* properties = nullptr;
+    REQUIRE(net->properties(device, &properties) == Result::success);
+    CHECK(properties->rail_id == -1);
+  }
+  CHECK(net->finalize() == Result::success);
+}

@@ -1,6 +1,7 @@
 // Where traffic goes, over real sockets: striping, standby rails, validation of a path that
 // returns.
 #include <algorithm>
+#include <array>
 
 #include "tests/loopback_pair.h"
 
@@ -17,6 +18,72 @@ TEST_CASE("striping: one comm over all rails, and over those that are left") {
   const std::uint64_t most = std::max({moved(*pair.a, 0), moved(*pair.a, 1), moved(*pair.a, 2)});
   for (std::size_t rail = 0; rail < 3; ++rail) {
     CHECK(moved(*pair.a, rail) > most / 2);
+  }
+}
+
+// In one order they would all take the first path, then all the second.
+TEST_CASE("striping: comms that run in step send their next chunks over different rails") {
+  constexpr std::size_t kRails = 3;
+  Params params = Pair::usual();
+  params.stripe = true;
+  Pair pair(kRails, params);
+  std::array<SendComm*, kRails> sends{pair.send};
+  std::array<RecvComm*, kRails> receives{pair.receive};
+  const auto until = Clock::now() + milliseconds(20'000);
+  for (std::size_t i = 1; i < kRails; ++i) {
+    std::array<std::byte, kHandleSize> handle{};
+    ListenComm* listener = nullptr;
+    REQUIRE(pair.b->listen(0, handle, &listener) == Result::success);
+    REQUIRE(pair.a->connect(0, handle, 0, &sends[i]) == Result::success);
+    while (receives[i] == nullptr && Clock::now() < until) {
+      REQUIRE(pair.b->accept(listener, &receives[i]) == Result::success);
+      pair.b->wait(1000);
+    }
+    REQUIRE(receives[i] != nullptr);
+    REQUIRE(pair.b->close(listener) == Result::success);
+  }
+  const std::vector<std::byte> bytes = contents(params.chunk_size, 1);
+  std::array<std::vector<std::byte>, kRails> buffers;
+  buffers.fill(std::vector<std::byte>(bytes.size()));
+  const auto finish = [&](Net& net, Request* request) {
+    bool done = false;
+    while (!done && Clock::now() < until) {
+      REQUIRE(net.test(request, &done, nullptr) == Result::success);
+      net.wait(done ? 0 : 1000);
+    }
+    REQUIRE(done);
+  };
+  const auto spread = [&] {
+    std::array<std::uint64_t, kRails> before{};
+    for (std::size_t rail = 0; rail < kRails; ++rail) {
+      before[rail] = moved(*pair.a, rail);
+    }
+    std::array<Request*, kRails> coming{};
+    std::array<Request*, kRails> going{};
+    for (std::size_t i = 0; i < kRails; ++i) {
+      const ReceiveSlot slot{buffers[i].data(), buffers[i].size(), 0};
+      coming[i] = post(*pair.b, receives[i], {&slot, 1});
+      going[i] = post(*pair.a, sends[i], bytes);
+    }
+    for (std::size_t i = 0; i < kRails; ++i) {
+      finish(*pair.b, coming[i]);  // a chunk goes out as it is posted
+      finish(*pair.a, going[i]);
+    }
+    bool even = true;
+    for (std::size_t rail = 0; rail < kRails; ++rail) {
+      even = even && moved(*pair.a, rail) - before[rail] == bytes.size();
+    }
+    return even;
+  };
+  // Which comm begins where is known some ticks after the paths are there.
+  int rounds = 0;
+  while (rounds < 10 && Clock::now() < until) {
+    rounds = spread() ? rounds + 1 : 0;
+  }
+  CHECK(rounds == 10);
+  for (std::size_t i = 1; i < kRails; ++i) {
+    CHECK(pair.a->close(sends[i]) == Result::success);
+    CHECK(pair.b->close(receives[i]) == Result::success);
   }
 }
 

@@ -64,6 +64,41 @@ TEST_CASE("schedule: who comes back neither starves nor makes up for its absence
   CHECK(*share.next(both) == kOther);
 }
 
+TEST_CASE("schedule: comms that share the same paths begin with different ones") {
+  constexpr PathIndex kThird = path_index(3, 0);
+  const PathSet three = bit(kPrimary) | bit(kOther) | bit(kThird);
+  const std::array order{kPrimary, kOther, kThird};
+  for (std::size_t turn = 0; turn < 7; ++turn) {
+    Share share;
+    share.change(0, three);
+    share.begin_with(three, turn);
+    for (std::size_t i = 0; i < 9; ++i) {
+      const PathIndex path = *share.next(three);
+      CHECK(path == order[(turn + i) % order.size()]);
+      share.carried(path, 1000, kFullWeight);
+    }
+    // What takes nothing now is passed over.
+    CHECK(*share.next(three & ~bit(order[turn % 3])) == order[(turn + 1) % 3]);
+    share.begin_with(0, 1);
+    CHECK(*share.next(three) == order[turn % 3]);
+  }
+}
+
+TEST_CASE("schedule: small messages do not change whose turn it is") {
+  const PathSet both = bit(kPrimary) | bit(kOther);
+  Share share(kCopyLimit);
+  share.begin_with(both, 1);
+  CHECK(*share.next(both) == kOther);
+  share.carried(kOther, 64, kFullWeight);
+  CHECK(*share.next(both) == kOther);
+  share.carried(kOther, kCopyLimit, kFullWeight);
+  CHECK(*share.next(both) == kPrimary);
+  share.carried(kPrimary, 256 << 10U, kFullWeight);
+  CHECK(*share.next(both) == kOther);
+  share.carried(kOther, 256 << 10U, kFullWeight);
+  CHECK(*share.next(both) == kPrimary);  // it is behind by more than that
+}
+
 TEST_CASE("schedule: as many chunks at once as a path takes in about a millisecond") {
   BatchSize size;
   CHECK(size.most() == BatchSize::kLeast);
@@ -211,6 +246,15 @@ TEST_CASE("schedule: the primary, then all survivors, then whatever lives") {
         (p10 | p22));
   CHECK(eligible(std::array{view(1, 0, false, true, 1000), view(1, 1, false, true, 1000),
                             view(0, 0, false, true, 1000)}) == (p00 | p11));
+  // It would meet the pair of a rail that carries already: from an idle rail, and to an idle one.
+  CHECK(eligible(std::array{view(0, 1, false, true, 1000), view(1, 1, false, true, 1000),
+                            view(2, 2, false, true, 1000)}) == (p11 | p22));
+  CHECK(eligible(std::array{view(1, 0, false, true, 1000), view(1, 1, false, true, 1000),
+                            view(2, 2, false, true, 1000)}) == (p11 | p22));
+  // Two would meet at rail 0, but where nothing else carries one of them has to.
+  CHECK(eligible(std::array{view(1, 0, false, true, 1000), view(2, 2, false, true, 1000),
+                            view(3, 0, false, true, 1000)}) == (p10 | p22));
+  CHECK(eligible(std::array{view(1, 0, false, true, 1000), view(1, 1, true, true, 0)}) == p10);
   CHECK(eligible(std::array{view(1, 1, false, false, 1000), view(0, 0, true, true, 0)}) == p11);
   CHECK(eligible(std::array{view(0, 0, true, true, 0)}) == p00);  // hints never remove the last
   CHECK(eligible({}) == 0);

@@ -29,7 +29,7 @@ TEST_CASE("random schedules") {
     const std::uint64_t schedules = coverage.schedules[i];
     const std::string what = fabric::sim::kSeenNames[i];
     seen += "\n  " + what + ": " + std::to_string(schedules);
-    // The rarest of them is in every sixth schedule: has the simulator gone blind?
+    // The rarest of them is in every thirtieth schedule: has the simulator gone blind?
     if (runs >= 500) {
       CHECK_MESSAGE(schedules != 0, "never tried: " << what);
     }

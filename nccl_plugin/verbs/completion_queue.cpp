@@ -7,6 +7,8 @@
 #include <array>
 #include <cerrno>
 
+#include "src/descriptors.h"
+
 namespace fabric::verbs {
 
 Fault fault_of(ibv_wc_status status) {
@@ -41,7 +43,13 @@ std::unique_ptr<CompletionQueue> CompletionQueue::make(std::shared_ptr<Device> d
   const Functions& verbs = device->verbs();
   ibv_comp_channel* events = nullptr;
   if (channel) {
-    events = verbs.create_comp_channel(device->context());
+    {
+      const ForkLock lock;
+      events = verbs.create_comp_channel(device->context());
+      if (events != nullptr) {
+        hold_descriptor(events->fd);
+      }
+    }
     if (events == nullptr) {
       error = failed("ibv_create_comp_channel", device->name(), errno);
       return nullptr;
@@ -77,6 +85,7 @@ CompletionQueue::~CompletionQueue() {
     }
   }
   if (channel_ != nullptr) {
+    let_descriptor_go(channel_->fd);
     device_->destroyed(verbs.destroy_comp_channel(channel_));
   }
 }

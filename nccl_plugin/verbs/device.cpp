@@ -8,6 +8,8 @@
 #include <fstream>
 #include <utility>
 
+#include "src/descriptors.h"
+
 namespace fabric::verbs {
 
 namespace {
@@ -42,7 +44,15 @@ std::string Device::present_name() const {
 
 std::shared_ptr<Device> Device::open(const Functions& verbs, ibv_device* device, Error& error) {
   const std::string name = verbs.get_device_name(device);
-  ibv_context* context = verbs.open_device(device);
+  ibv_context* context = nullptr;
+  {
+    const ForkLock lock;
+    context = verbs.open_device(device);
+    if (context != nullptr) {
+      hold_descriptor(context->cmd_fd);
+      hold_descriptor(context->async_fd);
+    }
+  }
   if (context == nullptr) {
     error = failed("ibv_open_device", name, errno);
     return nullptr;
@@ -64,6 +74,9 @@ Device::~Device() {
   // A context with objects that the device still has stays open: closing it would free them here
   // while the device goes on using their memory.
   if ((domain_ == nullptr || destroyed(verbs_.dealloc_pd(domain_))) && refused() == 0) {
+    // Before: its numbers may be others' right after. A child of a fork here keeps an idle context.
+    let_descriptor_go(context_->cmd_fd);
+    let_descriptor_go(context_->async_fd);
     verbs_.close_device(context_);
   }
 }

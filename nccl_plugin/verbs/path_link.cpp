@@ -10,7 +10,7 @@ namespace fabric::verbs {
 using host::FrameType;
 using pages::PathDownReason;
 
-AnyOf::AnyOf() : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {}
+AnyOf::AnyOf() : epoll_(host::Fd::opened([] { return ::epoll_create1(EPOLL_CLOEXEC); })) {}
 
 void AnyOf::add(int fd) {
   epoll_event event{};

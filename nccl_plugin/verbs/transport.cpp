@@ -316,7 +316,7 @@ std::unique_ptr<host::TransportRegion> VerbsTransport::register_memory(const Mem
   host::Fd descriptor;
   if (range.kind == kMemoryDmaBuf) {
     // The caller closes its own, and a device that comes back has to be told of the memory anew.
-    descriptor = host::Fd(::fcntl(range.dmabuf, F_DUPFD_CLOEXEC, 0));
+    descriptor = host::Fd::opened([&] { return ::fcntl(range.dmabuf, F_DUPFD_CLOEXEC, 0); });
     if (!descriptor.open() && errno == EBADF) {
       why = "descriptor " + std::to_string(range.dmabuf) + " is no dmabuf";
       return nullptr;

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <fstream>
 #include <functional>
 
 #include "shell/address.h"
@@ -75,7 +76,7 @@ TEST_CASE("A bad one names the key and what is allowed") {
           r["links"][0]["netdev"] = std::string("a\0b", 3);
         }).find("links[0].netdev") == 0);
   CHECK(reason([](json& r) { r["links"][0]["address"] = "10.0.0"; }) ==
-        "links[0].address: '10.0.0' is neither IPv4 nor IPv6");
+        "links[0].address: '10.0.0' is neither IPv4 nor IPv6, or its zone is not rail1");
   CHECK(reason([](json& r) { r["links"][0]["port"] = 0; }).find("links[0].port: ") == 0);
   CHECK(reason([](json& r) { r["paths"][0]["link"] = 2; }).find("paths[0].link: ") == 0);
   CHECK(reason([](json& r) { r["paths"][0]["address"] = "fd00::2"; }) ==
@@ -117,6 +118,49 @@ TEST_CASE("Verbs ports stand beside links") {
             .find("is there twice") != std::string::npos);
 }
 
+TEST_CASE("Names and addresses: the cases that daemon and plugin are tested with, too") {
+  const json cases = json::parse(std::ifstream(FABRIC_RAIL_CASES));
+  REQUIRE(cases.at("names").size() > 15);
+  for (const json& item : cases.at("names")) {
+    CAPTURE(item.dump());
+    json request = good();
+    request["links"][1]["netdev"] = item.at("name");
+    const std::string why = reason([&](json& r) { r = request; });
+    CHECK(why.empty() == item.at("valid"));
+    if (!why.empty()) CHECK(why.find("links[1].netdev: ") == 0);
+  }
+  REQUIRE(cases.at("addresses").size() > 35);
+  for (const json& item : cases.at("addresses")) {
+    CAPTURE(item.dump());
+    const bool peer = item.at("as") == "peer";
+    json request = json::parse(R"({"op": "configure", "host_id": 7, "link_interval_us": 10000,
+      "misses": 3, "links": [{"index": 0, "netdev": "rail0", "address": "10.0.0.1", "port": 9200}],
+      "paths": []})");
+    if (peer) {
+      request["links"][0]["address"] = item.value("of", "10.0.0.1");
+      request["paths"].push_back(
+          {{"index", 0}, {"link", 0}, {"address", item.at("text")}, {"port", 9200}});
+    } else {
+      request["links"][0]["address"] = item.at("text");
+    }
+    const std::string why = reason([&](json& r) { r = request; });
+    CHECK(why.empty() == item.at("valid"));
+    if (!why.empty()) {
+      CHECK(why.find(peer ? "paths[0].address: " : "links[0].address: ") == 0);
+      continue;
+    }
+    const Config made = parse_config(request);
+    CHECK(format_address(peer ? made.paths[0].peer : made.links[0].address) ==
+          item.value("is", item.at("text").get<std::string>()));
+  }
+}
+
+TEST_CASE("A link without an address yet") {
+  json request = good();
+  request["links"][1]["address"] = "0.0.0.0";
+  CHECK(reason([&](json& r) { r = request; }).empty());
+}
+
 TEST_CASE("Addresses of both families there and back") {
   for (const char* text : {"10.1.2.3", "fd00::1", "fe80::1"}) {
     const auto a = parse_address(text, 9200);
@@ -128,4 +172,5 @@ TEST_CASE("Addresses of both families there and back") {
   }
   CHECK_FALSE(parse_address("::ffff:10.0.0.1", 1));
   CHECK_FALSE(parse_address("host", 1));
+  CHECK_FALSE(parse_address(std::string("10.0.0.1\0x", 10), 1));
 }

@@ -6,7 +6,9 @@
 - ``inbox``: received messages that are not handled yet.
 - ``interface``: what users of the connection see.
 - ``tls``: the TLS context.
-- ``client``: the connection. It, ``inbox`` and ``socket_hooks`` alone import the MQTT library.
+- ``limits``: what a broker accepts: announced limits, and packets that end connections.
+- ``client``: the connection. It, ``inbox``, ``once``, ``library_hooks`` and ``socket_hooks`` alone
+  import the MQTT library.
 
 Import the submodules: the package itself loads nothing, so that a daemon without a broker pays
 nothing.

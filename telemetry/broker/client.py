@@ -1,8 +1,7 @@
 """A connection to the broker that comes back: birth, last will, retained state, events.
 
-The only module that imports ``aiomqtt``. Everything runs on one event loop. ``run`` connects,
-publishes the birth (``HostStatus`` online), subscribes, publishes all retained state, and begins
-again after a loss, with full jitter.
+Everything runs on one event loop. ``run`` connects, publishes the birth (``HostStatus`` online),
+subscribes, publishes all retained state, and begins again after a loss, with full jitter.
 
 Sequence numbers: the last will has the number after that of its birth, so that in the order of
 numbers, too, it comes after it. A receiver compares numbers of one life and *one topic* only.
@@ -12,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import math
 import random
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import aiomqtt
@@ -27,8 +27,16 @@ from telemetry.broker.backoff import FullJitter
 from telemetry.broker.inbox import Inbox
 from telemetry.broker.interface import MessageFactory, NotConnectedError, Receiver
 from telemetry.broker.latest import Data, LatestStates
+from telemetry.broker.library_hooks import hook, refused_connection
+from telemetry.broker.limits import (
+    BrokerLimits,
+    PacketSizes,
+    PacketTooLargeError,
+    publish_bytes,
+    subscribe_bytes,
+)
 from telemetry.broker.settings import BrokerSettings, BrokerSettingsError, plain_address
-from telemetry.broker.socket_hooks import SocketHooks
+from telemetry.broker.socket_hooks import SocketHooks, closed_by_broker
 from telemetry.broker.tls import tls_context
 from telemetry.messages import topics
 from telemetry.messages.envelope import MAX_BYTES, BadMessageError, decode, encode
@@ -44,6 +52,7 @@ STATES_IN_FLIGHT = 8
 """With the callers' events under what brokers allow by default: mosquitto 20 in flight."""
 URGENT = frozenset({topics.Kind.HOST_OBSERVATIONS, topics.Kind.STOP})
 """Handled before others: what is said of lost hosts, and that nothing may be done."""
+ABSENT = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH})
 STABLE_S = 5.0
 """A connection that lasted so long did not fail: the next attempt comes soon."""
 SESSION_S = 7 * 86_400
@@ -64,6 +73,8 @@ class BrokerClient:
         rejected: PUBLISHes that the broker refused by a reason code (MQTT 5), e.g. by its ACL.
         superseded: received messages of retained topics that a newer one replaced before they were
             read.
+        limits: what the present connection's broker announced, or the last one's.
+        oversize: topics whose newest state the broker does not take, and both sizes.
     """
 
     def __init__(
@@ -76,6 +87,7 @@ class BrokerClient:
         subscriptions: Sequence[tuple[str, int]],
         receiver: Receiver,
         persistent: bool = False,
+        not_taken: Callable[[Topic, str], None] | None = None,
     ) -> None:
         """Prepare; ``run`` connects.
 
@@ -88,6 +100,8 @@ class BrokerClient:
             receiver: is called with what comes.
             persistent: the broker keeps the session, and each QoS 1 message is acknowledged only
                 after ``received`` returned: at least once, also over our ``kill -9``.
+            not_taken: is called with a message of ours that the broker does not take, and why,
+                once for each topic until the reason changes; None: ``receiver.refused`` is.
         """
         self.settings = settings
         self.connected = False
@@ -95,6 +109,15 @@ class BrokerClient:
         self.rejected = 0
         self.superseded = 0
         self.states = LatestStates()
+        self.limits = BrokerLimits()
+        self.oversize: dict[Topic, PacketTooLargeError] = {}
+        self._sizes = PacketSizes()
+        self._late: set[Topic] = set()
+        """Topics of packets in question: sent when all others are acknowledged."""
+        self._reported: dict[Topic, str] = {}
+        self._not_taken = not_taken or (
+            lambda topic, reason: receiver.refused(topic.text(settings.prefix), reason)
+        )
         self._client_id, self._factory, self._status = client_id, factory, status
         self._subscriptions = list(subscriptions)
         self._receiver, self._persistent = receiver, persistent
@@ -123,6 +146,7 @@ class BrokerClient:
 
         Raises:
             NotConnectedError: not connected, or the connection ended before the acknowledgement.
+            PacketTooLargeError: the broker does not take it.
         """
         client = self._client
         if client is None or not self.connected:
@@ -153,7 +177,7 @@ class BrokerClient:
             self._goodbye_said = True
             return
         payload = encode(self._factory.make(self._status, data))
-        with contextlib.suppress(NotConnectedError, TimeoutError):
+        with contextlib.suppress(NotConnectedError, BadMessageError, TimeoutError):
             async with asyncio.timeout(GOODBYE_S):
                 await self._publish(client, self._status, payload)
                 self._goodbye_said = True
@@ -164,6 +188,7 @@ class BrokerClient:
         """Connect and reconnect until cancelled."""
         while True:
             began: float | None = None
+            absent = False
             try:
                 client, inbox, birth = await self._connect()
                 began = time.monotonic()
@@ -173,11 +198,11 @@ class BrokerClient:
                     self._end_connection()
                     await _disconnect(client, politely=self._goodbye_said)
             except (aiomqtt.MqttError, BrokerSettingsError, NotConnectedError, OSError) as error:
-                reason = _reason(error)
+                reason, absent = _reason(error), _is_absent(error)
             self._receiver.connection_changed(connected=False, reason=reason)
             if began is not None and time.monotonic() - began >= STABLE_S:
                 self._backoff.succeeded()
-            await asyncio.sleep(self._backoff.next_s())
+            await asyncio.sleep(self._backoff.next_s(absent=absent))
 
     async def _connect(self) -> tuple[aiomqtt.Client, Inbox, bytes]:
         """A client whose CONNECT was accepted, its inbox, and the payload of its birth."""
@@ -194,7 +219,7 @@ class BrokerClient:
             payload = encode(factory.make(status, {"online": False, "intended": False}))
             will = aiomqtt.Will(status.text(settings.prefix), payload, 1, retain=True)
         inbox = Inbox(self._keeps_newest, self._is_urgent)
-        five = settings.protocol == "5"
+        five = self._five
         version: dict[str, Any] = {"clean_session": not self._persistent}
         if five:
             version = {"clean_start": not self._persistent, "properties": self._properties()}
@@ -215,27 +240,50 @@ class BrokerClient:
         )
         client.pending_calls_threshold = 1 << 30
         SocketHooks(client)
-        # aiomqtt has no manual acknowledgement, and drops the reason codes of PUBACKs.
-        paho = client._client  # noqa: SLF001
-        paho.manual_ack_set(self._persistent)
-        inner = paho.on_publish
-
-        def published(*arguments: Any) -> None:  # noqa: ANN401 - paho's callback
-            self.rejected += arguments[3].is_failure
-            if inner is not None:
-                inner(*arguments)
-
-        paho.on_publish = published
+        client._client.manual_ack_set(self._persistent)  # noqa: SLF001 - aiomqtt has none
+        hook(client, settings.keepalive_s, self._announced, self._refused)
+        self.limits = BrokerLimits()
         entering = asyncio.ensure_future(client.__aenter__())
         try:
             await asyncio.shield(entering)
-        except BaseException:
+            if self.limits.unusable:
+                raise BrokerSettingsError(self.limits.unusable)
+        except BaseException as error:
             # The thread that connects cannot be stopped: what it opens is closed when it returns.
             entering.add_done_callback(lambda ended: _discard(client, ended))
+            if why := refused_connection(error):
+                raise BrokerSettingsError(why) from None
             raise
+        self._sizes.connected(self.limits.packet_bytes)
         # Whoever does not wait for the end of the connection does not miss its reason.
         client._disconnected.add_done_callback(_retrieved)  # noqa: SLF001
         return client, inbox, birth
+
+    def _announced(self, limits: BrokerLimits) -> None:
+        self.limits = limits
+
+    def _refused(self, name: str, reason: str) -> None:
+        self.rejected += 1
+        if (topic := topics.parse(name, self.settings.prefix)) is not None:
+            self._report(topic, f"the broker refuses it: {reason}")
+
+    def _report(self, topic: Topic, reason: str) -> None:
+        if self._reported.get(topic) != reason:
+            self._reported[topic] = reason
+            self._not_taken(topic, reason)
+
+    @property
+    def notes(self) -> list[str]:
+        """What people should know of the present broker's limits; one sentence each."""
+        return self.limits.notes(self.settings.keepalive_s, SESSION_S if self._persistent else None)
+
+    @property
+    def oversize_bytes(self) -> dict[str, int]:
+        """Kind of message → size of its largest state that the broker does not take."""
+        sizes: dict[str, int] = {}
+        for topic, error in self.oversize.items():
+            sizes[topic.kind.value] = max(sizes.get(topic.kind.value, 0), error.size)
+        return sizes
 
     def _properties(self) -> Properties:
         properties = Properties(CONNECT_PACKET)  # type: ignore[no-untyped-call]
@@ -243,6 +291,10 @@ class BrokerClient:
         if self._persistent:
             properties.SessionExpiryInterval = SESSION_S
         return properties
+
+    @property
+    def _five(self) -> bool:
+        return self.settings.protocol == "5"
 
     async def _plain_host(self) -> str:
         """The address to connect to without TLS: none that other networks can reach."""
@@ -287,9 +339,14 @@ class BrokerClient:
         return "connection ended"
 
     async def _greet(self, client: aiomqtt.Client, birth: bytes) -> None:
-        async with asyncio.timeout(CONNECT_S):
-            if self._status is not None:
-                await self._publish(client, self._status, birth)
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                if self._status is not None:
+                    await self._publish(client, self._status, birth)
+            filters = [name for name, _ in self._subscriptions]
+            self._sizes.check(subscribe_bytes(filters, five=self._five), time.monotonic())
+        except PacketTooLargeError as error:
+            raise BrokerSettingsError(f"a packet of the greeting has {error}") from None
         if not self._subscriptions:
             return
         granted = await client.subscribe(self._subscriptions, timeout=CONNECT_S)
@@ -303,6 +360,8 @@ class BrokerClient:
         self._client, self.connected = None, False
         if self._gone is not None and not self._gone.done():
             self._gone.set_result(None)
+        in_question = self._sizes.lost(time.monotonic())
+        self._late |= {cast("tuple[Topic, object]", key)[0] for key in in_question}
         self.states.connection_lost()
 
     async def _receive(self, client: aiomqtt.Client, inbox: Inbox) -> None:
@@ -346,7 +405,10 @@ class BrokerClient:
         try:
             while True:
                 self._wake.clear()
-                while len(under_way) < STATES_IN_FLIGHT and (due := self.states.take()) is not None:
+                while (
+                    len(under_way) < STATES_IN_FLIGHT
+                    and (due := self.states.take(self._late)) is not None
+                ):
                     task = asyncio.create_task(self._send_state(client, *due))
                     under_way.add(task)
                     task.add_done_callback(ended)
@@ -359,17 +421,32 @@ class BrokerClient:
         try:
             payload = b"" if data is None else encode(self._factory.make(topic, data))
             await self._publish(client, topic, payload)
+        except PacketTooLargeError as error:
+            # The broker keeps an older state of this topic, if it has one. Others go on.
+            self.oversize[topic] = error
+            kind = "announced" if error.announced else "concluded"
+            if self._reported.get(topic, "").partition(":")[0] != f"{kind} {error.limit}":
+                self._reported[topic] = f"{kind} {error.limit}: {error}"
+                self._not_taken(topic, str(error))
         except BadMessageError as error:  # Too large: nobody can have it.
             self._receiver.refused(topic.text(self.settings.prefix), str(error))
         except NotConnectedError:
             return  # All states are sent again on the next connection.
+        else:
+            self._late.discard(topic)
+            if self.oversize.pop(topic, None) is not None:
+                self._reported.pop(topic, None)
         self.states.acknowledged(topic)
 
     async def _publish(self, client: aiomqtt.Client, topic: Topic, payload: bytes) -> None:
         """Until PUBACK. Raises ``NotConnectedError`` when the connection ends before."""
         gone = self._gone
         assert gone is not None
-        name = topic.text(self.settings.prefix)
+        name, now = topic.text(self.settings.prefix), time.monotonic()
+        size = publish_bytes(name, payload, five=self._five)
+        self._sizes.check(size, now)
+        key = topic, object()
+        self._sizes.sent(key, size, now)
         work = asyncio.ensure_future(
             client.publish(name, payload, 1, topic.kind.retained, timeout=math.inf)
         )
@@ -378,6 +455,7 @@ class BrokerClient:
             if not work.done():
                 raise NotConnectedError("the connection ended")
             await work
+            self._sizes.answered(key)
         except aiomqtt.MqttError as error:
             raise NotConnectedError(str(error)) from None
         finally:
@@ -387,8 +465,9 @@ class BrokerClient:
 async def _disconnect(client: aiomqtt.Client, *, politely: bool) -> None:
     """End a connection; ``politely`` with DISCONNECT, so that the broker drops the last will."""
     if politely:
-        with contextlib.suppress(aiomqtt.MqttError):
-            await client.__aexit__(None, None, None)
+        with contextlib.suppress(aiomqtt.MqttError, OSError):
+            async with closed_by_broker(client):
+                await client.__aexit__(None, None, None)
     _close(client)
 
 
@@ -405,6 +484,12 @@ def _retrieved(future: asyncio.Future[None]) -> None:
 def _close(client: aiomqtt.Client) -> None:
     """Close the socket of a connection that failed: aiomqtt leaves it open."""
     client._client._sock_close()  # noqa: SLF001
+
+
+def _is_absent(error: BaseException) -> bool:
+    """No broker is at that address: not one that is slow."""
+    inner = error.__context__ if isinstance(error, aiomqtt.MqttError) else error
+    return isinstance(inner, OSError) and inner.errno in ABSENT
 
 
 def _reason(error: BaseException) -> str:

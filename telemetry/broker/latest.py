@@ -7,6 +7,7 @@ the broker may have lost it.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,11 @@ class LatestStates:
         """The broker has acknowledged all of it."""
         return not self._due and not any(entry.in_flight for entry in self._entries.values())
 
+    def value(self, topic: Topic) -> Data | None:
+        """What is to be retained on a topic; None: nothing."""
+        entry = self._entries.get(topic)
+        return None if entry is None else entry.data
+
     def set(self, topic: Topic, data: Data | None) -> bool:
         """Publish ``data`` soon. Returns False when the topic has just that already."""
         entry = self._entries.get(topic)
@@ -54,11 +60,17 @@ class LatestStates:
             self._due[topic] = None
         return True
 
-    def take(self) -> tuple[Topic, Data | None] | None:
-        """The next message to send, now under way; None: there is none."""
-        if not self._due:
-            return None
-        topic = next(iter(self._due))
+    def take(self, late: Container[Topic] = ()) -> tuple[Topic, Data | None] | None:
+        """The next message to send, now under way; None: there is none at present.
+
+        Args:
+            late: topics that are sent after all others are acknowledged, one at a time.
+        """
+        topic = next((one for one in self._due if one not in late), None)
+        if topic is None:
+            if not self._due or any(entry.in_flight for entry in self._entries.values()):
+                return None
+            topic = next(iter(self._due))
         del self._due[topic]
         entry = self._entries[topic]
         entry.in_flight, entry.sent = True, entry.version

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import aiomqtt
 
 CLOSE_S = 5.0
 """How long a thread waits for the loop before it closes a socket that the loop may watch."""
+LAST_READ_S = 1.0
+"""How long a broker has for closing the connection after DISCONNECT."""
 
 
 class SocketHooks:
@@ -113,3 +117,29 @@ class SocketHooks:
         disconnected = self._client._disconnected  # noqa: SLF001 - as aiomqtt's hooks do
         if not disconnected.done():
             disconnected.set_exception(error)
+
+
+@contextlib.asynccontextmanager
+async def closed_by_broker(client: aiomqtt.Client) -> AsyncIterator[None]:
+    """Keep the connection that is ended inside until the broker has closed it, for `LAST_READ_S`.
+
+    Where a socket is closed with bytes that nobody has read, or gets some later, the kernel resets
+    the connection. A broker that writes meanwhile takes that for a loss, does not read the
+    DISCONNECT that came before it, and publishes the last will.
+
+    Raises:
+        OSError: no descriptor for it, or the broker reset the connection.
+    """
+    sock: Any = client._client.socket()  # noqa: SLF001 - aiomqtt has none
+    if sock is None:
+        yield
+        return
+    with socket.socket(fileno=os.dup(sock.fileno())) as last:
+        last.setblocking(False)
+        yield
+        last.shutdown(socket.SHUT_WR)
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_READ_S):
+                while await loop.sock_recv(last, 65_536):
+                    pass

@@ -248,8 +248,12 @@ class HealthSource:
         if not self.reporters:
             self._off("its driver has no health reporters")
             return None
-        self._status = Status("devlink", self._netdev, on=True)
         sick = {f"health/{x.name}": "error" for x in self.reporters if not x.healthy}
+        # Its counts say no more of an error that is older than this process.
+        missing = "; ".join(
+            f"{x.name}: in error, not recovered" for x in self.reporters if not x.healthy
+        )
+        self._status = Status("devlink", self._netdev, on=True, reason=missing)
         return Sample(
             source="devlink",
             device=f"{bus}/{function.name}",

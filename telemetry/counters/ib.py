@@ -57,8 +57,9 @@ def parse(
 ) -> tuple[dict[str, int], dict[str, Shape], dict[str, str]]:
     """Canonical values, shapes and what was skipped (native name → why).
 
-    A canonical counter that several files add up to is skipped when one of them is unreadable: a
-    sum without a part would pass for a setback.
+    What is at the end of its range has its value, and is named there, too. A canonical counter that
+    several files add up to is skipped when one of them is unreadable: a sum without a part would
+    pass for a setback.
 
     Args:
         files: name → content, or why it could not be read.
@@ -79,6 +80,8 @@ def parse(
             if row.scale > 1 and value == _STUCK_32:
                 raise CounterError("stuck at 2**32 - 1: the device has no 64-bit counter")
             add(row, value, values, shapes)
+            if row.shape.saturates and value == row.shape.maximum:
+                skipped[name] = f"stands at its end, {value}: it counts no more until it is cleared"
         except CounterError as error:
             skipped[name] = str(error)
             lost.add(row.canonical)

@@ -1,4 +1,4 @@
-"""Which driver and which device is behind an interface (ETHTOOL_GDRVINFO).
+"""Which driver and which device is behind an interface (ETHTOOL_GDRVINFO, ETHTOOL_GPERMADDR).
 
 An ioctl speaks of the caller's network namespace; /sys may be mounted for another.
 """
@@ -16,6 +16,9 @@ from telemetry.counters.types import CounterError
 _INFO = struct.Struct("=I192x")
 """struct ethtool_drvinfo."""
 _BUS = slice(100, 132)
+_GPERMADDR, _MOST_ADDRESS = 0x20, 32
+_HEAD = struct.Struct("=II")
+"""struct ethtool_perm_addr, and MAX_ADDR_LEN bytes after it."""
 
 
 def bus_info(info: bytes) -> str:
@@ -28,11 +31,32 @@ def driver_and_bus(netdev: str) -> tuple[str, str]:
 
     May block as long as the driver does.
     """
-    buffer = ctypes.create_string_buffer(_INFO.pack(GDRVINFO), _INFO.size)
+    info = _ask(netdev, _INFO.pack(GDRVINFO))
+    try:
+        return (driver_name(info), bus_info(info)) if info else ("", "")
+    except CounterError:
+        return "", ""
+
+
+def permanent_address(netdev: str) -> str:
+    """The address that the device was made with, in hexadecimal; empty where it has none.
+
+    Whatever the interface is called, and whatever address it was given: another one is another
+    device. May block as long as the driver does.
+    """
+    answer = _ask(netdev, _HEAD.pack(_GPERMADDR, _MOST_ADDRESS) + bytes(_MOST_ADDRESS))
+    size = min(_HEAD.unpack_from(answer)[1], _MOST_ADDRESS) if answer else 0
+    address = answer[_HEAD.size : _HEAD.size + size]
+    return address.hex(":") if any(address) else ""
+
+
+def _ask(netdev: str, question: bytes) -> bytes:
+    """What SIOCETHTOOL makes of a struct; empty: the kernel refuses."""
+    buffer = ctypes.create_string_buffer(question, len(question))
     request = struct.pack("16sP16x", netdev.encode()[:15], ctypes.addressof(buffer))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as asked:
         try:
             fcntl.ioctl(asked, SIOCETHTOOL, request)
-            return driver_name(buffer.raw), bus_info(buffer.raw)
-        except (OSError, CounterError):
-            return "", ""
+        except OSError:
+            return b""
+    return buffer.raw

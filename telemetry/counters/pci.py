@@ -5,6 +5,10 @@ bit, then ``TOTAL_ERR_*``; kernels before 5.2 write the bit's long name with spa
 sysfs-bus-pci (``current_link_speed`` and the like: ``16.0 GT/s PCIe``, before 5.8 ``16 GT/s``).
 What a link could be is the lesser of what the device and the port above it can: a x16 card in a x8
 slot is no fault.
+
+Between a NIC and the root port there may be switches, each with a link of its own to the port
+above it. Sysfs nests the devices as the bus does: NIC, downstream port, upstream port, and so on
+up to the root port. A switch's uplink is that of its upstream port.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ _LINE = re.compile(r"^(?P<name>[A-Za-z].*?)[ \t]+(?P<count>[0-9]{1,20})$")
 _SPEED = re.compile(r"^([0-9]{1,3}(?:\.[0-9]{1,2})?) GT/s(?: PCIe)?$")
 _WIDTHS = (1, 2, 4, 8, 12, 16, 32)
 _MAX_TEXT = 4096
+_FUNCTION = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z")
+_MOST_SWITCHES = 8
 
 AER_FILES = {
     "aer_correctable": "aer_dev_correctable",
@@ -106,6 +112,13 @@ class PciLink:
             words.append(f"x{self.width} of x{self.best_width}")
         return ", ".join(words)
 
+    @property
+    def share(self) -> float:
+        """What it carries of what it could, 0 to 1; 1 where that is not known."""
+        lanes = self.width / self.best_width if self.width and self.best_width else 1.0
+        rate = self.speed / self.best_speed if self.speed and self.best_speed else 1.0
+        return min(1.0, lanes) * min(1.0, rate)
+
 
 def link(device: Mapping[str, str], port: Mapping[str, str]) -> PciLink:
     """From the ``*_link_*`` files of a function and of the port above it (which may be empty).
@@ -125,6 +138,25 @@ def link(device: Mapping[str, str], port: Mapping[str, str]) -> PciLink:
         min(speeds, default=None),
         min(widths, default=None),
     )
+
+
+def uplink(function: Path) -> PciLink | None:
+    """The worst link above a function's own, up to the root port; None: there is no switch.
+
+    Raises:
+        CounterError: a file holds no such thing.
+        OSError: it cannot be read.
+    """
+    worst: PciLink | None = None
+    device = function.parent.parent
+    for _ in range(_MOST_SWITCHES):
+        if not (_FUNCTION.match(device.name) and _FUNCTION.match(device.parent.name)):
+            break
+        found = link(_link_files(device), _link_files(device.parent))
+        if worst is None or found.share < worst.share:
+            worst = found
+        device = device.parent.parent
+    return worst
 
 
 class PciSource:
@@ -173,14 +205,17 @@ class PciSource:
         except (OSError, CounterError) as error:
             skipped["pcie_speed"] = str(error)
         else:
-            pairs = (
-                ("pcie_speed", found.speed),
-                ("pcie_speed_max", found.best_speed),
-                ("pcie_width", found.width),
-                ("pcie_width_max", found.best_width),
-            )
-            gauges = {name: float(value) for name, value in pairs if value is not None}
-            skipped |= {name: "not known" for name, value in pairs if value is None}
+            gauges, unknown = _gauges("pcie", found)
+            skipped |= unknown
+        try:
+            above = uplink(function)
+        except (OSError, CounterError) as error:
+            skipped["pcie_uplink_speed"] = str(error)
+        else:
+            if above is not None:
+                known, unknown = _gauges("pcie_uplink", above)
+                gauges |= known
+                skipped |= unknown
         if not values and not gauges:
             why = "neither AER counts nor a PCIe link"
             self._status = Status("pci", self._netdev, on=False, reason=why)
@@ -199,6 +234,18 @@ class PciSource:
 
     def close(self) -> None:
         """Nothing is held open."""
+
+
+def _gauges(prefix: str, found: PciLink) -> tuple[dict[str, float], dict[str, str]]:
+    """The readings of a link, and those that are not known."""
+    pairs = (
+        (f"{prefix}_speed", found.speed),
+        (f"{prefix}_speed_max", found.best_speed),
+        (f"{prefix}_width", found.width),
+        (f"{prefix}_width_max", found.best_width),
+    )
+    known = {name: float(value) for name, value in pairs if value is not None}
+    return known, {name: "not known" for name, value in pairs if value is None}
 
 
 def _lines(text: str) -> list[str]:

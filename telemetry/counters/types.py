@@ -79,7 +79,7 @@ class Sample:
         flags: canonical alarms and warnings raised now.
         histograms: canonical histogram → bins in order.
         info: serial numbers, versions, names: text that rarely changes.
-        skipped: what could not be read → why. Never silently a number.
+        skipped: what could not be read, or counts no more → why. Never silently a number.
     """
 
     source: str

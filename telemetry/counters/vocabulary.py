@@ -126,6 +126,10 @@ GAUGES: dict[str, str] = {
     "pcie_speed_max": "transfers/s per lane, what the slot and the device both can",
     "pcie_width": "lanes now",
     "pcie_width_max": "lanes, what the slot and the device both can",
+    "pcie_uplink_speed": "transfers/s per lane, now, of the worst link above the NIC's own",
+    "pcie_uplink_speed_max": "transfers/s per lane, what both its ends can",
+    "pcie_uplink_width": "lanes of it now",
+    "pcie_uplink_width_max": "lanes, what both its ends can",
     "link_speed": "bit/s, as negotiated",
 }
 """Name → unit. A lane is appended as ``/N``, from 0."""

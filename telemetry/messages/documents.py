@@ -8,7 +8,14 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from telemetry.messages.envelope import BadMessageError
 
@@ -182,12 +189,22 @@ class Recovery(Document):
     committed_ms: Milliseconds | None = None
 
 
+class RankSlowness(Document):
+    """A rank whose own time in a step is ``ratio`` times the median of its job's ranks."""
+
+    rank: Count
+    host: Place
+    ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    text: Text
+
+
 class ComputeJob(Document):
     """The state of a job, for people and for ``fabricctl jobs``.
 
     ``ranks`` and ``spares`` name places as ``host process``. ``proposal`` names the content of
     the generation. ``hosts``: those with a part in the job; each of them gets this document.
     ``evidence``: hosts under suspicion, and fenced ones. ``recoveries``: the newest, newest first.
+    ``slow_ranks``: the slowest first.
     """
 
     job: Name
@@ -200,6 +217,15 @@ class ComputeJob(Document):
     hosts: list[Name] = []
     evidence: Annotated[list[HostEvidence], Field(max_length=64)] = []
     recoveries: Annotated[list[Recovery], Field(max_length=16)] = []
+    slow_ranks: Annotated[list[RankSlowness], Field(max_length=64)] = []
+
+    @model_serializer(mode="wrap")
+    def _without_news(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The version before refuses a document with ``slow_ranks``."""
+        data: dict[str, Any] = write(self)
+        if not self.slow_ranks:
+            del data["slow_ranks"]
+        return data
 
 
 class ComputeView(Document):

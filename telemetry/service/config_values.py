@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+HOST_NAME = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$"
 HostName = Annotated[
     str,
     Field(
-        pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$",
+        pattern=HOST_NAME,
         description="a host name: 1 to 253 letters, digits, '.', '-' and '_'",
     ),
 ]
+_EVERY_MACHINE = frozenset(
+    f"{name}{domain}"
+    for name in ("localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback")
+    for domain in ("", ".localdomain", ".localdomain4", ".localdomain6")
+)
+
+
+def name_problem(name: str, *, written: bool = True) -> str:
+    """Why no host can be known to others as ``name``, for people; "": it can.
+
+    ``written``: it stands in the file, where its form is checked, and is not the machine's own.
+    """
+    if name.lower() in _EVERY_MACHINE:
+        return f"{name} is what every machine calls itself; allowed: a name that no other host has"
+    if not written and not re.fullmatch(HOST_NAME, name):
+        return f"this machine's name, {name!r:.80}, is no host name; allowed: to name it here"
+    return ""
+
+
 FilePath = Annotated[
     str, Field(pattern=r"^/", max_length=4096, description="an absolute path as text")
 ]

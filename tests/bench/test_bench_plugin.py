@@ -8,7 +8,18 @@ import typer
 
 from bench.__main__ import chosen, run_parts
 from bench.outage import Outages, others_share
-from bench.plugin import PARTS, comms, congestion, direct, iperf, quiet, shaped, slow, stalls
+from bench.plugin import (
+    PARTS,
+    comms,
+    congestion,
+    direct,
+    iperf,
+    lossy,
+    quiet,
+    shaped,
+    slow,
+    stalls,
+)
 from bench.plugin.pair import Small, Stream
 from bench.plugin.rounds import alternate, beside, difference, interval, ratio, spread
 from bench.report import Row, markdown, merged
@@ -308,3 +319,13 @@ def test_a_slow_rail_is_compared_with_the_rail_removed():
     assert (quarter.got, quarter.ok) == (1.02, True)
     assert (tenth.got, tenth.ok) == (0.9, False)
     assert "removed" in tenth.note
+
+
+def test_a_lossy_rail_is_compared_with_the_others_alone_and_with_no_daemon():
+    gbps = {"four rails": [1.4], "three rails": [1.0], "daemon": [0.96], "no daemon": [0.98]}
+    alone, without = lossy.lossy_rows(3.0, gbps, 0.02)
+    assert (alone.got, alone.asked, alone.ok) == (0.96, 0.95, True)
+    assert (round(without.got, 3), without.ok) == (0.98, False)
+    assert "loses 3 %" in alone.name
+    assert "others had up to 2% of the CPU" in alone.note
+    assert alone.samples == gbps

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from fabric_train.groups import backend
 from fabric_train.groups.collectives import connect_generation
+from fabric_train.groups.generation_group import method
 from fabric_train.messages.process import Assignment
 
 RANK, WORLD = int(sys.argv[1]), int(sys.argv[2])
@@ -77,14 +78,14 @@ def check_moves(gloo, plugin):
         parts = [torch.zeros(20, 30) for _ in range(WORLD)]
         group.allgather([parts], [mine.t().contiguous().t()]).wait()  # rows and columns swapped
         whole = torch.zeros(WORLD * 600)
-        group._allgather_base(whole, mine.reshape(-1)).wait()
+        method(group, "all_gather_single")(whole, mine.reshape(-1)).wait()
         assert torch.equal(torch.cat([part.reshape(-1) for part in parts]), whole)
         gathered[name] = whole
     assert torch.equal(gathered["gloo"], gathered["plugin"])
     summand = tensor(WORLD * 50, seed=3)
     before = summand.clone()
     part, total = torch.zeros(50), summand.clone()
-    plugin._reduce_scatter_base(part, summand).wait()
+    plugin.reduce_scatter_single(part, summand).wait()
     gloo.allreduce([total]).wait()
     close(part, total.view(WORLD, -1)[RANK], torch.float32)
     assert torch.equal(summand, before)

@@ -8,6 +8,7 @@ that is again.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -84,6 +85,8 @@ class Row:
     """Packets are lost while link and path are up."""
     unheard: tuple = ()
     """Labels of round trips that are not there under the fault."""
+    blamed: frozenset | None = None
+    """What `explain LINK` of any host may name as on its link; None: not asked."""
 
 
 def faults(*made):
@@ -232,6 +235,21 @@ ROWS = {
         frozenset({link("FabricLinkDown", "h1", 0), link("FabricLinkDown", "h1", 1)})
         | {"FabricRailsLow instance=h1"},
     ),
+    # h0 and h2 told of two faults on one leaf: `explain` of h2 named h0's cable for h2's loss, and
+    # an alert "the network" on the word of one host.
+    "dead and lossy on one leaf": Row(
+        faults(lambda: Carrier("h0:rail1"), lambda: Loss("h2:rail1", 2)),
+        f"{state('h0', 1, 3)} and on () {state('h2', 1, 6)}",
+        frozenset({link("FabricLinkDown", "h0", 1), link("FabricLinkDegraded", "h2", 1)}),
+        loses=True,
+        blamed=frozenset({"h0 rail1 link h0/1", "h2 rail1 link h2/1"}),
+    ),
+    "two dead on one leaf": Row(
+        faults(lambda: Carrier("h0:rail1"), lambda: BlackHole("h2:rail1")),
+        f"{state('h0', 1, 3)} and on () {state('h2', 1, 3)}",
+        frozenset({link("FabricLinkDown", "h0", 1), link("FabricLinkDown", "h2", 1)}),
+        blamed=frozenset({"h0 rail1 link h0/1", "h2 rail1 link h2/1"}),
+    ),
     "drain": Row(drained, state("h2", 1, 7)),
     "maintenance": Row(maintained, state("h1", 2, 3)),
     "observe": Row(
@@ -289,6 +307,7 @@ class Replay:
 
     def __init__(self, lab, prometheus, where):
         self.lab, self.prometheus, self.where = lab, prometheus, where
+        self.explained = frozenset()
 
     def wait(self, expression, empty=False):
         """Until the expression has a result, or with ``empty`` none."""
@@ -309,6 +328,7 @@ class Replay:
             start = time.time()
             self.wait(row.noticed)
             time.sleep(TAIL_S + SCRAPE_S)
+            self.explained = self.explain() if row.blamed is not None else frozenset()
             # A scrape that is answered after the repair has the time at which it was asked for.
             repair = time.time() - SCRAPE_S
         self.well()
@@ -323,6 +343,16 @@ class Replay:
             Phase(repair, end, AFTER_S + LATER_S),
         ]
         return phases, tracks(found)
+
+    def explain(self):
+        """What each host names as a fault on each link; what it does not know is left out."""
+        said = set()
+        for node in self.lab.nodes:
+            for rail in range(RAILS):
+                document = json.loads(ctl(node, "explain", f"rail{rail}", "--json").stdout)
+                said |= {f"{node.name} rail{rail} {text}" for text in document["located"]}
+        return frozenset(text.partition(" (")[0].partition(",")[0] for text in said
+                         if "unknown" not in text)  # fmt: skip
 
     def alerts(self, phases, recorded):
         """What fires at each moment; how long the recording took is rule time, too."""
@@ -361,6 +391,10 @@ def test_exactly_the_alerts_that_a_fault_is_worth(replay, name):
         "under": row.under, "after": row.after, "later": row.later
     }  # fmt: skip
     assert fallen(recorded) == []
+    if row.blamed is not None:
+        directions = {text.removesuffix(" rx").removesuffix(" tx") for text in replay.explained}
+        assert directions, "somebody knows"
+        assert directions <= row.blamed
     if row.loses:
         assert max(lost(recorded).values()) > 5
     else:

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from bench.plugin import comms, congestion, direct, shaped, slow, stalls
+from bench.plugin import comms, congestion, direct, lossy, shaped, slow, stalls
 
 # One part in each run, so that the harness cannot rot; the others nightly.
 pytestmark = pytest.mark.usefixtures("lab_root")
@@ -90,3 +90,12 @@ def test_a_slow_rail():
     assert_measured(rows, 2)
     for values in rows[0].samples.values():
         assert 0 < values[0] <= 1.6  # both ways, of four rails of 200 Mbit/s
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+def test_a_lossy_rail():
+    rows = lossy.lossy_measured(1, 1)
+    assert_measured(rows, 2)
+    for values in rows[0].samples.values():
+        assert 0 < values[0] <= 1.6  # what four hosts accept over four rails of 100 Mbit/s

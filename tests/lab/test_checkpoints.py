@@ -2,12 +2,15 @@
 
 import os
 import signal
+import subprocess
+import sys
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 from job_hosts import Daemons
 from test_job_hosts import ended, logs, start, until
-from test_takeover import records, train
+from test_takeover import environment, records, train
 
 from fabric_train import newest_checkpoint
 from fabric_train.rules.protection import Protection
@@ -15,6 +18,7 @@ from fabric_train.state.checkpoint import Token
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
+LOOP = str(Path(__file__).with_name("restart_loop.py"))
 ARGS = ["--nodes", "2", "--spares", "1"]
 
 
@@ -75,6 +79,45 @@ def test_a_job_that_starts_again_goes_on_from_its_newest_checkpoint(tmp_path):
     assert (second.step, second.token) == (15, Token(2, 2))
     names = sorted(path.name for path in (tmp_path / "checkpoints").glob("step-*"))
     assert [name[-9:] for name in names] == ["-run-0001", "-run-0001", "-run-0002"]
+
+
+def restart(directory, steps, checkpoints):
+    directory.mkdir()
+    args = ["--standalone", "--nproc-per-node", "2", "--spares", "0"]
+    return subprocess.run(
+        [sys.executable, "-m", "fabric_train.run", *args, LOOP, str(steps), str(directory)],
+        env=environment(CHECKPOINTS=str(checkpoints)), cwd=directory, check=False,
+        capture_output=True, text=True, timeout=250,
+    )  # fmt: skip
+
+
+def test_the_loop_of_the_page_ends_with_the_same_bits_after_a_restart(tmp_path):
+    """Ended after 13 steps, it goes on from its checkpoint after 10, in the second epoch."""
+    ended = {}
+    for name, parts in {"undisturbed": [20], "again": [13, 20]}.items():
+        for steps in parts:
+            done = restart(tmp_path / f"{name}-{steps}", steps, tmp_path / f"checkpoints-{name}")
+            assert done.returncode == 0, done.stderr
+        assert newest_checkpoint(tmp_path / f"checkpoints-{name}").step == 20
+        ended[name] = [(tmp_path / f"{name}-20" / f"state.{rank}").read_text() for rank in (0, 1)]
+    assert ended["again"] == ended["undisturbed"]
+
+
+def test_a_checkpoint_on_a_full_file_system_says_so_with_sizes_and_older_ones_stay(tmp_path):
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=48k", "tmpfs", str(checkpoints)]
+    subprocess.run(mount, check=True)
+    try:
+        done = restart(tmp_path / "job", 20, checkpoints)
+        kept = newest_checkpoint(checkpoints)
+    finally:
+        subprocess.run(["umount", str(checkpoints)], check=True)
+    assert done.returncode == 0, done.stderr  # the writer ends, and its rank is taken over
+    assert done.stderr.count("CheckpointFullError: [Errno 28] no room for a checkpoint: ") == 3
+    assert " KiB of it were written, " in done.stderr
+    assert " of 48.0 KiB are free" in done.stderr
+    assert kept.step == 5
 
 
 @pytest.mark.nightly

@@ -27,8 +27,12 @@ def unplug(lab, host, rail):
     lab.nodes[host].run(["ip", "link", "del", f"rail{rail}"])
 
 
-def plug(lab, host, rail):
-    """As the lab was built, but with an index of the kernel's choice. The index."""
+def plug(lab, host, rail, pause_s=0.0, *, down=False):
+    """As the lab was built, but with an index of the kernel's choice. The index.
+
+    For ``pause_s`` the device is up and has the address alone that the kernel gives it: a
+    link-local one. ``down``: it gets its own address before it comes up.
+    """
     node, leaf, name = lab.nodes[host], lab.topology.leaf_port(host, rail), f"rail{rail}"
     peer = ["peer", "name", leaf.ifname, "netns", leaf.ns]
     node.run(["ip", "link", "add", name, "type", "veth", *peer])
@@ -36,7 +40,10 @@ def plug(lab, host, rail):
         shaper = ["tbf", "rate", RATE, "burst", str(lab.topology.burst_bytes), "latency", "10ms"]
         node.run(["tc", *where, "qdisc", "add", "dev", device, "handle", "1:", "root", *shaper])
     node.run(["ip", "-n", leaf.ns, "link", "set", leaf.ifname, "master", "br0", "up"])
+    if down:
+        node.run(["ip", "addr", "add", f"{node.address(rail)}/24", "dev", name])
     node.run(["ip", "link", "set", name, "up"])
+    time.sleep(pause_s)
     build.set_addresses(lab.topology, host, name, present=True)
     return int(node.run(["cat", f"/sys/class/net/{name}/ifindex"]).stdout)
 
@@ -73,8 +80,9 @@ def test_a_device_that_was_not_there_joins_a_running_job(cluster, striped):
         sender = lab.nodes[0]
         assert sorted(rails_of(sender)) == ["rail0", "rail1"]
         assert_progress(perf)
-        for host in (0, 1):
-            plug(lab, host, 2)
+        # From the one's first address no path leads to the other's.
+        plug(lab, 0, 2, pause_s=0.3)
+        plug(lab, 1, 2, down=True)
         for node in lab.nodes:
             wait_until(
                 lambda node=node: (

@@ -15,6 +15,9 @@ import pytest
 from broker_lab import Compute, Daemon, FabricRun, Mosquitto, until
 
 from fabricd.steer.page import decode, fence_number
+from telemetry.broker.client import BrokerClient
+from telemetry.broker.interface import MessageFactory
+from telemetry.broker.settings import BrokerSettings
 from telemetry.messages.envelope import Message, Sender, encode
 from telemetry.messages.topics import Kind, Topic, subscription
 
@@ -84,6 +87,46 @@ async def test_a_stop_is_an_intended_goodbye(fabric):
     await until(lambda: not fabric.compute.data(Kind.HOST_STATUS)["online"], "goodbye")
     said = fabric.compute.data(Kind.HOST_STATUS)
     assert said == {"online": False, "intended": True}, fabric.daemon.log.read_text()[-3000:]
+
+
+async def test_a_goodbye_while_the_broker_sends_is_no_loss(fabric):
+    names = [f"late{n}" for n in range(20)]
+    said = {"online": False, "intended": True}
+
+    def standing():
+        return [fabric.compute.data(Kind.HOST_STATUS, name) for name in names]
+
+    for name in names:
+        client = BrokerClient(
+            BrokerSettings("127.0.0.1", fabric.broker.port),
+            client_id=name, factory=MessageFactory(Sender("b", name)),
+            status=Topic(Kind.HOST_STATUS, name),
+            subscriptions=[(subscription(Kind.HOST_DOCUMENT), 0)], receiver=(told := Told()),
+        )  # fmt: skip
+        for n in range(50):  # it gets each one back, and what the broker says of it
+            client.set_state(Topic(Kind.HOST_DOCUMENT, f"{name}-{n}"), {"rest": "." * 5000})
+        running = asyncio.create_task(client.run())
+        await told.connected.wait()
+        await client.goodbye()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    await until(lambda: not any(one is None or one["online"] for one in standing()), "goodbyes")
+    await asyncio.sleep(0.3)  # a last will would have come by now
+    assert standing() == [said] * len(names)
+
+
+class Told:
+    """Of a connection alone."""
+
+    def __init__(self):
+        self.connected = asyncio.Event()
+
+    def received(self, message, *, retained): ...
+    def cleared(self, topic): ...
+    def refused(self, topic, reason): ...
+
+    def connection_changed(self, *, connected, reason):
+        self.connected.set()
 
 
 async def test_a_late_will_of_an_earlier_life_does_not_stand(fabric):

@@ -180,6 +180,38 @@ def test_a_drained_host_hands_its_rank_over_and_loses_no_step(lab, undisturbed):
     assert records(management, "fence") == []
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("lab", [3], indirect=True)
+@pytest.mark.parametrize("dies", [False, True], ids=["lives", "dies"])
+def test_a_rank_on_a_gpu_that_is_called_broken_moves_and_its_neighbour_stays(
+    lab, undisturbed, dies
+):
+    cluster, management = lab
+    out = cluster.dir.root / "out"
+    out.mkdir()
+    job = TrainingJob(
+        cluster, SCRIPT, [str(STEPS), str(out)], nodes=RANKS // 2, spares=1, ranks_per_host=2,
+        options=["--standby", "1"],
+        env={"FAULTS": "3:9:marked,0:25:marked" + ",3:9:forward" * dies},
+    )  # fmt: skip
+    await_marks(out, job, "3:9:marked")
+    config = str(management.dir / "c0.toml")
+    command = [sys.executable, "-m", "compute", "confirm-broken", "h1", "--rank", "3"]
+    command += ["--reason", "Xid 79", "--config", config]
+    env = {**os.environ, "PYTHONPATH": str(REPO)}
+    subprocess.run(command, env=env, check=True, capture_output=True)
+    wait_until(lambda: records(management, "slot_left_out"), LONG, "taken")
+    statuses = job.wait(LONG)
+    what = said(cluster, job, management)
+    assert set(statuses.values()) == {0}, what
+    assert weights(out) == undisturbed, what
+    moves = records(management, "recovery")
+    assert (moves[0]["ranks"], moves[0]["to"]) == ([3], ["h2"]), what
+    assert {one["steps_lost"] for one in moves} == {0}, what
+    assert dies or [one["class"] for one in moves] == ["planned"], what
+    assert records(management, "fence") == []
+
+
 BUSY_S = 1800.0
 
 

@@ -132,11 +132,14 @@ async def test_processes_that_change_ranks_and_a_drained_host_change_nothing(und
 
 @pytest.mark.nightly
 async def test_ranks_that_move_by_plan_run_no_step_again(undisturbed, tmp_path):
-    """Both ranks of a drained host move to the spare one, while all go on."""
+    """Both ranks of a drained host move to the spare one, while all go on.
+
+    What a loop does after its attempt, here its scheduler's step, is of the step that has ended.
+    """
     async with AsyncExitStack() as stack:
         daemons = await stack.enter_async_context(Daemons(tmp_path / "run", "abe"))
         args = ["--nodes", "2", "--spares", "1", "--nproc-per-node", "2"]
-        runs = await start(stack, daemons, args, PAUSE_S="0.05")
+        runs = await start(stack, daemons, args, PAUSE_S="0.05", TAIL="1")
         await until(lambda: "b" in daemons.documents and step(daemons, "b") > 3, runs)
         daemons.drained["b"] = ""
         codes = await ended(runs)

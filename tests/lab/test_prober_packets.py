@@ -27,8 +27,15 @@ from probe_pair import (
     misses,
     until,
 )
+from pyroute2 import NetNS
 
-from fabricd.probes.client import ProberClient, ProberError, ProberGoneError
+from fabricd.probes.client import (
+    ProbeConfig,
+    ProbeLink,
+    ProberClient,
+    ProberError,
+    ProberGoneError,
+)
 from fabricd.probes.records import (
     CarrierRecord,
     CarrierSource,
@@ -142,6 +149,31 @@ def test_carrier_by_rtnetlink_where_sysfs_is_another_namespaces(pair):
     until(lambda: sum(e.downs for e in pair.a.events(CarrierRecord)) >= 100, "100 downs")
     pair.a.published()
     assert sum(e.downs for e in pair.a.events(CarrierRecord)) == 100
+
+
+@pytest.mark.parametrize("sysfs", [True, False])
+def test_a_device_that_is_administratively_down_has_no_carrier(pair, sysfs):
+    """Some drivers keep it, and rtnetlink shows it; sysfs shows none."""
+
+    def idle(**changes):
+        with NetNS(pair.a.name) as ipr:
+            (index,) = ipr.link_lookup(ifname="idle0")
+            ipr.link("set", index=index, **changes)
+            (message,) = ipr.get_links(index)
+            return bool(message.get_attr("IFLA_CARRIER"))
+
+    with NetNS(pair.a.name) as ipr:
+        ipr.link("add", ifname="idle0", kind="ifb")
+    pair.a.start(sysfs=sysfs)
+    pair.a.configure(ProbeConfig(1, [ProbeLink(0, "idle0", "0.0.0.0", PORT)], []))
+    link = pair.a.ring.links
+    until(lambda: link() and link()[0].present, "the device")
+    assert link()[0].source is (CarrierSource.SYSFS if sysfs else CarrierSource.NETLINK)
+    assert (idle(state="down"), link()[0].carrier) == (True, False)
+    idle(state="up")
+    until(lambda: link()[0].carrier, "the carrier")
+    idle(state="down")
+    until(lambda: not link()[0].carrier, "no carrier")
 
 
 def test_black_hole_one_way(probing):

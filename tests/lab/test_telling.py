@@ -127,7 +127,11 @@ async def test_a_host_of_the_job_says_who_was_lost_why_and_where_the_rank_went(s
     await restart(daemon)
     await until(lambda: daemon.ask("training_jobs")["jobs"][0].get("generation"), "it knows again")
     await asyncio.sleep(1.0)
-    assert (rows(daemon, "generation"), rows(daemon, "migration")) == before, "written once"
+    # The world stands still meanwhile, which may hold the job, and let it go on, once more.
+    after = rows(daemon, "generation")
+    assert after[: len(before[0])] == before[0], "kept"
+    assert after.count(f"running: job {JOB}, generation 1") == 1, "written once"
+    assert rows(daemon, "migration") == before[1], "written once"
 
 
 async def restart(daemon):

@@ -1,7 +1,8 @@
 """The training script of test_takeover.py: a small model with dropout, batch norm and AdamW.
 
 ``FAULTS`` lists faults, each ``RANK:STEP:MOMENT``; each strikes once in the whole job.
-``SETUP_FAULT`` is a rank that dies once before it has a model.
+``SETUP_FAULT`` is a rank that dies once before it has a model. ``BROKEN_GPU``, of one host, is a
+rank that dies there each time.
 """
 
 import atexit
@@ -26,6 +27,7 @@ from fabric_train.state import transfer
 TOTAL = int(sys.argv[1])
 OUT = Path(sys.argv[2])
 CHECKPOINTS = os.environ.get("CHECKPOINTS")
+TAIL = "TAIL" in os.environ  # the scheduler's step comes after the attempt
 PAUSE_S = float(os.environ.get("PAUSE_S", "0"))
 
 
@@ -165,6 +167,8 @@ for step in job.steps(TOTAL, first=saved.step if saved else 0):
         strike(job, step, "locked", hold_the_interpreter)
         strike(job, step, "disconnected", lambda: job._group.inner.abort())
         strike(job, step, "host", lambda: os.killpg(0, signal.SIGKILL))
+        if os.environ.get("BROKEN_GPU") == str(job.rank) and step >= 9 and not job.rehearsing:
+            os.kill(os.getpid(), signal.SIGKILL)  # wherever this host's rank gets so far
         if (job.rank, step, "always") in faults() and not job.rehearsing:
             sys.exit("this step always fails")
         loss = nn.functional.cross_entropy(model(x), y)
@@ -174,8 +178,12 @@ for step in job.steps(TOTAL, first=saved.step if saved else 0):
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
-        scheduler.step()
+        if not TAIL:
+            scheduler.step()
         time.sleep(PAUSE_S)
+    if TAIL and job.applied:
+        time.sleep(PAUSE_S)
+        scheduler.step()
     if CHECKPOINTS and job.applied and job.rank == 0 and (step + 1) % 5 == 0:
         save_checkpoint()
 

@@ -5,6 +5,7 @@ import json
 import pytest
 from rdma_lab import clean, until
 
+from lab.node import build_dir
 from lab.vm.rdma import payload
 from lab.vm.rdma.faults import RoceDrop, RxeRemoved
 
@@ -15,6 +16,10 @@ MTU = 1024
 """Bytes of payload in a packet of soft-RoCE at the lab's MTU."""
 RDMA_CARRIES = 50
 """Packets a second of the guest on one rail: far above what validations and answers make."""
+DEATH_S = 30.0
+"""Until a peer's calls fail after a rank's death: within a second on a machine at rest. Far below
+``FABRIC_DEADLINE`` and the life of the rank's forked child."""
+FORK_AFTER_S = 8
 BACK_NS = 60_000_000_000
 """Of the guest. Finding the device and connecting take 1 to 3 s, attempts that a busy machine made
 fail are made again after up to 16 s."""
@@ -114,3 +119,35 @@ def test_a_device_that_is_removed_and_added_carries_again_in_a_busy_job(lab, hos
         assert passed(job.wait(), 256 * 1024)
     finally:
         job.kill()
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_is_killed_while_its_forked_child_lives_ends_its_peers_calls(lab, victim):
+    """The child has no copy of the rank's connections, nor of its devices."""
+    (vm,) = lab.machines
+    library = build_dir() / "nccl_plugin" / "libfabric-forked-child.so"
+    payload.put(vm, library)
+    pid = f"/run/forked.{victim}"
+    doomed = {"LD_PRELOAD": f"{payload.ROOT}/{library.name}", "FABRIC_FORK_PID": pid,
+              "FABRIC_FORK_AFTER_S": str(FORK_AFTER_S)}  # fmt: skip
+    meet = f"tcp:{lab.topology.management4(0)}:{lab.next_port()}"
+    jobs = []
+    for rank in range(2):
+        argv = [payload.PERF, "p2p", "--plugin", payload.PLUGIN, "--rank", str(rank)]
+        argv += ["--world", "2", "--rendezvous", meet, "--size", "256K", "--duration", "600"]
+        env = {**payload.LOADER, **VERBS, "NCCL_SOCKET_IFNAME": "rail"}
+        env |= doomed if rank == victim else {}
+        jobs.append(lab.popen(rank, argv, timeout=400, env=env))
+    try:
+        until(lambda: rate(lab, 0, 0.5) >= RDMA_CARRIES, "RDMA carries")
+        death, end = jobs[victim].wait(), jobs[1 - victim].wait()
+        took = (end.ended_ns - death.ended_ns) / 1e9
+        print(f"rank {1 - victim}: rc {end.rc} {took:.2f} s after the death of rank {victim}")
+        child = vm.run("cat", pid).check().out
+        vm.run("test", "-d", f"/proc/{child}").check()  # it lived all the time
+        assert end.rc != 0
+        assert took < DEATH_S
+    finally:
+        for job in jobs:
+            job.kill()
+        vm.run("sh", "-c", f"kill -9 $(cat {pid})")

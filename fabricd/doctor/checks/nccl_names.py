@@ -70,12 +70,17 @@ class NameList:
 
     @classmethod
     def parse(cls, text: str) -> NameList:
-        """As NCCL reads it: ``^`` and then ``=`` stand before all of it."""
+        """As the plugin reads it: ``^`` and then ``=`` stand before all of it.
+
+        NCCL itself takes a blank for a part of the name.
+        """
+        text = text.strip()
         exclude = text.startswith("^")
         text = text[1:] if exclude else text
         exact = text.startswith("=")
         text = text[1:] if exact else text
-        return cls(tuple(item for item in text.split(",") if item), exclude, exact)
+        items = (item.strip() for item in text.split(","))
+        return cls(tuple(item for item in items if item), exclude, exact)
 
     def matches(self, name: str, port: int | None = None) -> bool:
         """Whether an item names this device, or this port of it; without regard to ``^``."""

@@ -14,9 +14,14 @@ CONFORMANCE = os.environ["FABRIC_CONFORMANCE"]
 PLAIN = os.environ["FABRIC_PLAIN"]
 FAULTY = os.environ["FABRIC_FAULTY"]
 FABRIC = os.environ.get("FABRIC_PLUGIN", "")
-ENDS = os.environ.get("FABRIC_SANITIZED") == "1" or os.environ.get("FABRIC_LONG") != "1"
-"""Whether the oldest and the newest table stand for all five (cmake/testing/rounds.h)."""
-VERSIONS = ["v8", "v9", "v10", "v11", "v12"]
+SANITIZED = os.environ.get("FABRIC_SANITIZED") == "1"
+LONG = os.environ.get("FABRIC_LONG") == "1"  # cmake/testing/rounds.h
+ENDS = ["v8", "v12"]
+VERSIONS = ENDS if SANITIZED else ["v8", "v9", "v10", "v11", "v12"]
+"""Tables to go through; with sanitizers the oldest and the newest stand for all five."""
+LEVELS = ["nccl", "strict"]
+PEER = os.environ.get("FABRIC_PEER", "")
+"""NCCL's own socket transport, where the build had NCCL's source (FABRIC_NCCL_SOURCE)."""
 
 
 def run(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -52,25 +57,30 @@ def names(report: dict[str, Any], outcome: str) -> set[str]:
 
 
 class Conforming(unittest.TestCase):
-    """Every case passes with the oldest and the newest table; nightly with every one there is."""
+    """Every case passes at both levels, by every table there is."""
 
-    def check(self, plugin: str) -> None:
-        versions = ["v8", "v12"] if ENDS else VERSIONS
-        abis = [word for version in versions for word in ("--abi", version)]
-        report = played("--plugin", plugin, *(abis if ENDS else ()), "--timeout", "120")
-        assert report["abis"] == versions
-        assert {(case["abi"], case["ranks"]) for case in report["cases"]} == {
-            (version, ranks) for version in versions for ranks in (2, 4)
-        }
-        assert (report["failed"], report["not_offered"]) == (0, 0)
-        assert report["passed"] == len(report["cases"]) >= len(versions) * 2 * 30
+    def check(self, plugin: str, level: str) -> None:
+        """All tables with two ranks, and with four the oldest and the newest, nightly all."""
+        for ranks, versions in (("2", VERSIONS), ("4", VERSIONS if LONG else ENDS)):
+            abis = [word for version in versions for word in ("--abi", version)]
+            args = ("--plugin", plugin, "--level", level, "--ranks", ranks, *abis)
+            report = played(*args, "--timeout", "120")
+            assert (report["level"], report["abis"]) == (level, versions)
+            assert {case["abi"] for case in report["cases"]} == set(versions)
+            unasked = {"iflush"} if level == "nccl" else set()
+            assert names(report, "not offered") == unasked
+            assert report["failed"] == 0
+            assert report["passed"] == len(report["cases"]) - len(unasked) * len(versions)
+            assert report["passed"] >= len(versions) * 30
 
     def test_plain(self) -> None:
-        self.check(PLAIN)
+        for level in LEVELS:
+            self.check(PLAIN, level)
 
     @unittest.skipUnless(FABRIC, "the plugin is not built")
     def test_fabric(self) -> None:
-        self.check(FABRIC)
+        for level in LEVELS:
+            self.check(FABRIC, level)
 
     def test_a_plugin_without_groups(self) -> None:
         args = ("--plugin", FAULTY, "--ranks", "2", "--case", "tags", "--case", "groups")
@@ -134,6 +144,46 @@ class Breaches(unittest.TestCase):
         assert report["failed"] == 0
 
 
+class Levels(unittest.TestCase):
+    """Level `nccl` asks for what NCCL's own socket transport keeps, and for no less."""
+
+    FAILS = ("single-tags-100B-sends-first", "order-within-tag", "beyond-limits-5000B", "iflush")
+    """Cases in which `strict` asks for more."""
+
+    def check(self, plugin: str) -> None:
+        for ranks in ("2", "4"):
+            args = ("--plugin", plugin, "--ranks", ranks, "--level", "nccl", "--timeout", "60")
+            report = played(*args, FAULTY_MODE="ordered")
+            assert report["failed"] == 0, names(report, "FAILED")
+            assert report["passed"] >= 20
+            assert "in-flight-1MB" in names(report, "ok")
+            assert "single-tags-5kB-sends-first" in names(report, "not offered")
+        cases = [word for name in self.FAILS for word in ("--case", name)]
+        args = ("--plugin", plugin, "--ranks", "2", *cases, "--timeout", "20")
+        strict = played(*args, status=1, FAULTY_MODE="ordered")
+        assert names(strict, "FAILED") == set(self.FAILS)
+
+    def test_a_plugin_that_does_as_nccls_sockets_do(self) -> None:
+        self.check(FAULTY)
+
+    @unittest.skipUnless(PEER, "the build has no source of NCCL (FABRIC_NCCL_SOURCE)")
+    def test_nccls_own_sockets(self) -> None:
+        self.check(PEER)
+
+    def test_breaches_fail_at_level_nccl_too(self) -> None:
+        for mode, case in (
+            ("untagged", "grouped-tags-5kB-sends-first"),
+            ("budget", "in-flight-5000B"),
+            ("sizeless", "size-after-arrival"),
+            ("corrupt", "sizes"),
+            ("overrun", "larger-room"),
+        ):
+            with self.subTest(mode=mode):
+                args = ("--plugin", FAULTY, "--ranks", "2", "--level", "nccl", "--case", case)
+                report = played(*args, "--timeout", "5", status=1, FAULTY_MODE=mode)
+                assert names(report, "FAILED") == {case}
+
+
 class Usage(unittest.TestCase):
     """What the user got wrong is status 2, and says so."""
 
@@ -144,6 +194,7 @@ class Usage(unittest.TestCase):
             (("--plugin", FAULTY, "--abi", "v8"), "exports no ncclNetPlugin_v8"),
             (("--plugin", PLAIN, "--case", "nothing-of-that-name"), "no case has such a name"),
             (("--plugin", PLAIN, "--rank", "0"), "--rank"),
+            (("--plugin", PLAIN, "--level", "lax"), "--level"),
         ):
             with self.subTest(args=args):
                 done = run(*args)

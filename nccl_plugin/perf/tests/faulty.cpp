@@ -18,6 +18,10 @@
 //   optional   irecv leaves 0x1, NCCL's mark for optional completion, in *request
 //   flushless  iflush returns internal error
 //   unclosable closeRecv with a request open returns internal error
+// and what NCCL's own socket transport does, which is no breach of what NCCL relies on:
+//   ordered    one slot per receive, tags are ignored, a comm has 32 requests and an error for
+//   more,
+//              only the oldest may be tested, and iflush returns internal error
 
 #include <dlfcn.h>
 #include <sys/uio.h>
@@ -26,6 +30,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <deque>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -61,6 +66,33 @@ std::unordered_map<void*, Send> sends_made;
 std::unordered_map<void*, Receive> receives;  // both programs call from one thread
 
 constexpr long kBudget = 13;
+constexpr std::size_t kOrdered = 32;
+
+// Of mode `ordered`: the open requests of each comm, oldest first.
+struct Ordered {
+  std::unordered_map<void*, std::deque<void*>> open;
+  std::unordered_map<void*, void*> comm_of;
+
+  bool full(void* comm) { return mode == "ordered" && open[comm].size() >= kOrdered; }
+  void add(void* comm, void* request) {
+    open[comm].push_back(request);
+    comm_of[request] = comm;
+  }
+  bool oldest(void* request) {
+    return mode != "ordered" || open[comm_of.at(request)].front() == request;
+  }
+  void done(void* request) {
+    std::erase(open[comm_of.at(request)], request);
+    comm_of.erase(request);
+  }
+  void close(void* comm) {
+    for (void* const request : open[comm]) comm_of.erase(request);
+    open.erase(comm);
+  }
+};
+Ordered ordered;
+
+bool without_tags() { return mode == "untagged" || mode == "ordered"; }
 
 bool busy() { return mode == "busy" && ++calls % 2 == 0; }
 
@@ -71,10 +103,12 @@ Status isend(void* comm, void* data, std::size_t size, int tag, void* region, vo
     *request = nullptr;
     return 0;
   }
-  if (mode == "untagged") tag = 0;
+  if (ordered.full(comm)) return 3;
+  if (without_tags()) tag = 0;
   const Status status = inner->isend(comm, data, size, tag, region, profile, request);
   if (status == 0 && *request != nullptr) {
     ++open_sends;
+    ordered.add(comm, *request);
     sends_made[*request] = {size, mode == "hasty" && sends++ % 2 == 0};
   }
   return status;
@@ -87,9 +121,11 @@ Status irecv(void* comm, int count, void** data, std::size_t* sizes, int* tags, 
     return 0;
   }
   if (mode == "optional" && *request != nullptr) return 0;
-  if (mode == "untagged") std::fill_n(tags, count, 0);
+  if (ordered.full(comm)) return 3;
+  if (without_tags()) std::fill_n(tags, count, 0);
   const Status status = inner->irecv(comm, count, data, sizes, tags, regions, profiles, request);
   if (status == 0 && *request != nullptr) {
+    ordered.add(comm, *request);
     receives[*request] = {static_cast<std::byte*>(data[0]), sizes[0], Clock::now()};
   }
   return status;
@@ -103,35 +139,46 @@ Status test_send(void* request, int* done, int* size) {
     if (size != nullptr) *size = static_cast<int>(send->second.size);
   }
   if (mode == "sizeless" && size != nullptr) *size = 0;
-  if (*done != 0) --open_sends;
+  if (*done != 0) {
+    --open_sends;
+    ordered.done(request);
+  }
   return status;
 }
 
 Status iflush(void* comm, int count, void** data, int* sizes, void** regions, void** request) {
-  if (mode == "flushless") return 3;
+  if (mode == "flushless" || mode == "ordered") return 3;
   return inner->iflush(comm, count, data, sizes, regions, request);
 }
 
+Status close_send(void* comm) {
+  ordered.close(comm);
+  return inner->close_send(comm);
+}
+
 Status close_receive(void* comm) {
+  ordered.close(comm);
   const Status status = inner->close_receive(comm);
   return mode == "unclosable" && !receives.empty() ? 3 : status;
 }
 
 Status get_properties(int device, fabric::abi::PropertiesV11* out) {
   const Status status = inner->get_properties(device, out);
-  if (mode == "single" && status == 0) out->max_receives = 1;
+  if ((mode == "single" || mode == "ordered") && status == 0) out->max_receives = 1;
   return status;
 }
 
 Status test(void* request, int* done, int* size) {
   const auto found = receives.find(request);
   *done = 0;
+  if (!ordered.oldest(request)) return 5;
   if (mode == "stall" && received >= after) return 0;
   if (found == receives.end()) return test_send(request, done, size);
   const Receive receive = found->second;
   if (mode == "delay" && Clock::now() - receive.since < std::chrono::milliseconds(1)) return 0;
   const Status status = inner->test(request, done, size);
   if (status != 0 || *done == 0) return status;
+  ordered.done(request);
   receives.erase(found);
   if (mode == "overrun") receive.data[*size] ^= std::byte{0xff};
   // Token messages are small: only payload is spoiled.
@@ -170,6 +217,7 @@ NetV11 make_table() {
   table.irecv = irecv;
   table.test = test;
   table.iflush = iflush;
+  table.close_send = close_send;
   table.close_receive = close_receive;
   table.get_properties = get_properties;
   return table;

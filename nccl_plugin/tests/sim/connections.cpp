@@ -1,5 +1,6 @@
 // Connections of the simulated comm: made, heard late, broken, cut off, and given up by reports.
 #include <algorithm>
+#include <bit>
 
 #include "tests/sim/play.h"
 
@@ -76,8 +77,49 @@ void World::late_hello(PathIndex index) {
   }
 }
 
+// A chunk that failed on another path before is on its way over this one.
+bool World::carries_again(PathIndex index) const {
+  const Path& path = paths_[index];
+  return (path.leaving && path.leaving->chunk.again) ||
+         (path.arriving && path.arriving->packet.again) ||
+         std::any_of(path.wire.begin(), path.wire.end(),
+                     [](const Packet& one) { return one.again; }) ||
+         std::any_of(path.writes.begin(), path.writes.end(), [&](const Write& one) {
+           return one.chunk.again && one.epoch == path.epoch && !one.notified;
+         });
+}
+
+// A path that the sender believes in is given up at either end. How far is it with those that were
+// lost before?
+void World::further_loss(PathIndex index) {
+  saw(Seen::fence_again, sender_.fencing(index));
+  saw(Seen::further_resending, carries_again(index));
+  if (!sender_.in_flight(index)) {
+    return;
+  }
+  if (!sender_.has_chunk()) {
+    to_send_again_ = 0;
+  }
+  saw(Seen::further_waiting, to_send_again_ != 0);
+  std::uint8_t rails = 0;
+  for (const PathIndex other : indices_) {
+    const Path& path = paths_[other];
+    if (sender_rail(other) == sender_rail(index) || !sender_.fencing(other)) {
+      continue;
+    }
+    const Epoch fence = sender_.fence(other);
+    const bool answered = path.answered >= fence;
+    saw(Seen::further_answered, answered);
+    saw(Seen::further_heard, !answered && path.heard >= fence);
+    saw(Seen::further_asked, !answered && path.heard < fence);
+    rails = static_cast<std::uint8_t>(rails | 1U << sender_rail(other));
+  }
+  saw(Seen::further_two, std::popcount(rails) >= 2);
+}
+
 void World::lose(PathIndex index) {
   Path& path = paths_[index];
+  further_loss(index);
   path.sender_live = false;
   path.leaving.reset();
   path.back.clear();
@@ -90,6 +132,9 @@ void World::lose(PathIndex index) {
 
 void World::retire(PathIndex index) {
   Path& path = paths_[index];
+  if (path.sender_live) {
+    further_loss(index);
+  }
   path.receiver_live = false;
   path.floor = std::max(path.floor, path.epoch + 1);
   if (kind_of(index, path.epoch) == PathKind::one_sided) {

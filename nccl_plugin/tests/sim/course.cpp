@@ -268,15 +268,16 @@ void World::add_to(Coverage& coverage) {
 
 std::string play(std::uint64_t seed, Coverage* coverage) {
   World world(seed);
+  std::string thrown;
   try {
     world.run();
   } catch (const std::exception& error) {
-    return error.what();
+    thrown = error.what();
   }
   if (coverage != nullptr) {
     world.add_to(*coverage);
   }
-  return world.finding().what();
+  return thrown.empty() ? world.finding().what() : thrown;
 }
 
 }  // namespace fabric::sim

@@ -56,6 +56,15 @@ enum class Seen : std::uint8_t {
   device_target,        // a receive into memory that no CPU writes
   waits_for_one_sided,  // a stream is asked for a chunk, and has only such
   registered_copy,      // a message copied into the transport's pool
+  // A path is lost whose chunks are not acknowledged, while of a path that was lost before, and in
+  // the first three over another rail,
+  further_asked,      // the fence has not reached the receiver,
+  further_heard,      // the fence waits at the receiver for the old connection's NIC,
+  further_answered,   // the answer is on its way,
+  further_waiting,    // chunks wait to be sent again (or were acknowledged meanwhile),
+  further_resending,  // chunks are on their way again, over the path that is lost now,
+  further_two,        // or while fences of two other rails wait for their answers.
+  fence_again,        // a path's next connection is lost before the fence of the last is answered
   count,
 };
 inline constexpr auto kSeenCount = static_cast<std::size_t>(Seen::count);
@@ -107,6 +116,13 @@ inline constexpr std::array<const char*, kSeenCount> kSeenNames{
     "device memory filled",
     "streams that may not carry",
     "registered copies",
+    "further rails lost before a fence was heard",
+    "further rails lost before a fence that was heard was answered",
+    "further rails lost before the answer of a fence was here",
+    "paths lost before all was sent again",
+    "paths lost while they carried what was sent again",
+    "third rails lost while two fences waited",
+    "paths lost again while their fence waited",
 };
 
 struct Coverage {

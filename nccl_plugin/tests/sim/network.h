@@ -19,6 +19,7 @@ struct Packet {
   core::Epoch epoch = 0;
   core::ChunkHeader header;
   std::vector<std::byte> payload;
+  bool again = false;  // it had been sent before, over a path that failed
 };
 
 // Receiver to sender. Lines go over one-sided connections: those of a CTS, or one of progress.
@@ -66,6 +67,7 @@ struct Path {
   bool refused = false;  // nothing passes, and whoever tries is told
   core::Epoch epoch = 0;
   core::Epoch floor = 0;            // what the receiver promised: nothing below is admitted
+  core::Epoch heard = 0;            // the highest fence that reached the receiver
   std::vector<core::Epoch> hellos;  // that may arrive late, and twice
   std::int64_t sender_since = 0;    // since when each end has its connection
   std::int64_t receiver_since = 0;

@@ -37,6 +37,8 @@ if(name STREQUAL send_core.cpp)
         [=[if (!is(Fault::region_of_caller)) message.region = pool_ ==]=])
   plant([=[!origin.device && size]=]
         [=[(!origin.device || is(Fault::device_memory_copied)) && size]=])
+  plant([=[path.flight.push_back({ref,]=]
+        [=[if (!out.again || !is(Fault::resend_not_tracked)) path.flight.push_back({ref,]=])
   plant([=[!message->no_stream :]=] [=[!message->no_stream || is(Fault::device_on_stream) :]=])
 elseif(name STREQUAL send_core_answers.cpp)
   plant([=[if (!path.fencing || epoch != path.fence) {
@@ -56,6 +58,36 @@ elseif(name STREQUAL send_core_answers.cpp)
     }
     path.flight.clear();
     path.bytes = 0;
+  }
+]=])
+  plant([=[path.fencing = true;
+]=] [=[if (!path.flight.empty() && is(Fault::resend_forgotten)) {
+    for (auto at = again_.begin(); at != again_.end();) {
+      const Message* waiting = find(at->sequence);
+      at = waiting != nullptr && waiting->size != 0 ? again_.erase(at) : at + 1;
+    }
+  }
+  if (!path.flight.empty() && is(Fault::one_fence_only)) {
+    for (PathIndex other = 0; other < kMaxPaths; ++other) {
+      paths_[other].fencing &= sender_rail(other) == sender_rail(index);
+    }
+  }
+  path.fencing = true;
+]=])
+  plant([=[path.fencing = false;
+]=] [=[path.fencing = false;
+  const bool flew = !path.flight.empty() && path.flight.front().epoch < epoch;
+  for (PathIndex at = 0; flew && is(Fault::answer_for_all) && at < kMaxPaths; ++at) {
+    Path& other = paths_[at];
+    if (!other.fencing || sender_rail(at) == sender_rail(index)) {
+      continue;
+    }
+    while (!other.flight.empty() && other.flight.front().epoch < other.fence) {
+      again_.push_back(other.flight.front().ref);
+      other.bytes -= other.flight.front().length;
+      other.flight.pop_front();
+      other.fencing = false;
+    }
   }
 ]=])
   plant([=[if (flight.epoch >= epoch) {]=]

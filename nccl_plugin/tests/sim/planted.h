@@ -3,6 +3,9 @@
 #pragma once
 
 #include <array>
+#include <vector>
+
+#include "tests/sim/coverage.h"
 
 namespace fabric::sim {
 
@@ -54,6 +57,11 @@ enum class Fault {
   device_memory_copied,  // memory that the CPU may not read is copied
   device_on_stream,      // or a stream carries it
   device_guessed,        // the receiver takes what went eagerly to belong there
+  // Of a core that knows one loss at a time (kFurther):
+  resend_not_tracked,  // what was sent again is lost for good where it is lost again
+  resend_forgotten,    // so is what waits to be sent again when another path fails
+  one_fence_only,      // a further loss takes the place of the fence under way
+  answer_for_all,      // an answer ends the fences of all rails
 };
 
 struct Planted {
@@ -109,6 +117,26 @@ inline constexpr std::array kPlanted{
     Planted{Fault::device_memory_copied, "device memory is copied"},
     Planted{Fault::device_on_stream, "a stream carries device memory"},
     Planted{Fault::device_guessed, "a receive into device memory is guessed"},
+};
+
+// Right where one path is lost and its chunks are sent again; wrong where another follows
+// meanwhile.
+struct Further {
+  Fault fault;
+  const char* name;
+  std::vector<Seen> when;  // a schedule without any of these cannot show it
+};
+inline const std::array kFurther{
+    Further{Fault::resend_not_tracked, "what was sent again is not", {Seen::further_resending}},
+    Further{Fault::resend_forgotten,
+            "what waits to be sent again is forgotten",
+            {Seen::further_waiting}},
+    Further{Fault::one_fence_only,
+            "a further loss takes the place of the fence under way",
+            {Seen::further_asked, Seen::further_heard, Seen::further_answered}},
+    Further{Fault::answer_for_all,
+            "one answer ends all fences",
+            {Seen::further_asked, Seen::further_heard, Seen::further_answered}},
 };
 
 inline Fault planted = Fault::none;  // the one switched on

@@ -36,6 +36,8 @@ class World {
   bool hello(core::PathIndex index, core::Epoch epoch);
   void late_hello(core::PathIndex index);
   void break_path(core::PathIndex index);
+  void further_loss(core::PathIndex index);
+  [[nodiscard]] bool carries_again(core::PathIndex index) const;
   void lose(core::PathIndex index);    // the sender gives it up
   void retire(core::PathIndex index);  // the receiver does
   void receiver_gives_up(core::PathIndex index);
@@ -105,7 +107,8 @@ class World {
   std::vector<core::PathIndex> indices_;
   Steering steering_;
   std::int64_t now_ = 1;
-  core::PathSet delivered_ = 0;  // paths whose connection brought a chunk while it stood
+  std::uint64_t to_send_again_ = 0;  // bytes, as fences' answers said; the core may know better
+  core::PathSet delivered_ = 0;      // paths whose connection brought a chunk while it stood
   std::array<bool, kSeenCount> seen_{};
   std::map<std::pair<core::GroupId, std::uint8_t>, core::PathSet> used_;  // by a message
   // Of one-sided paths: the receiver's rails by group, the chunks of a message that landed, and the

@@ -117,7 +117,8 @@ void World::transmit(PathIndex index) {
   finding_.expect(std::equal(leaving.payload.begin(), leaving.payload.end(), leaving.chunk.data),
                   "a buffer was given back while a transport read it");
   sender_.written(index);
-  path.wire.push_back({path.epoch, leaving.chunk.header, std::move(leaving.payload)});
+  path.wire.push_back(
+      {path.epoch, leaving.chunk.header, std::move(leaving.payload), leaving.chunk.again});
 }
 
 void World::took(PathIndex index, const Outgoing& chunk) {
@@ -133,6 +134,9 @@ void World::took(PathIndex index, const Outgoing& chunk) {
   Replayed& replayed = chunks_[{header.group, header.slot, header.offset}];
   const PathKind kind = paths_[index].one_sided ? PathKind::one_sided : PathKind::stream;
   replayed.times += chunk.again ? 1 : 0;
+  if (chunk.again) {
+    to_send_again_ -= std::min<std::uint64_t>(to_send_again_, header.length);
+  }
   saw(Seen::kind_changed, chunk.again && replayed.kind != kind);
   saw(Seen::fails_again, replayed.times == 2);
   saw(Seen::fails_third, replayed.times == 3);
@@ -271,6 +275,7 @@ void World::promise(PathIndex index, Epoch epoch) {
 void World::fence_arrives(const Control& message) {
   Path& path = paths_[message.path];
   path.floor = std::max(path.floor, message.epoch);
+  path.heard = std::max(path.heard, message.epoch);
   path.telling = path.telling && path.epoch >= message.epoch;
   if (receiver_.fence(message.path, message.epoch)) {
     finding_.expect(!path.sender_live, "a fence hit a living connection");
@@ -327,6 +332,7 @@ void World::run_control() {
   }
   const auto again = sender_.on_fence_answer(message.path, message.epoch, message.state);
   saw(Seen::replay, again && *again != 0);
+  to_send_again_ += again.value_or(0);
 }
 
 }  // namespace fabric::sim

@@ -56,6 +56,7 @@ ibv_context* open_device(ibv_device* device) {
   }
   auto* context = new ContextModel;
   context->nic = &nic;
+  context->base.cmd_fd = -1;
   context->base.async_fd = nic.event_fd;
   ++nic.objects;
   nic.contexts.push_back(std::shared_ptr<ContextModel>(context));

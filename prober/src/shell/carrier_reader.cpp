@@ -206,6 +206,8 @@ bool CarrierReader::read_netlink(CarrierReading& out) {
     if (attribute.rta_type == IFLA_CARRIER) out.carrier = (word & 0xff) != 0;
     at += (attribute.rta_len + 3U) & ~std::size_t{3};
   }
+  // Some drivers keep the carrier of a device that is administratively down; sysfs shows none.
+  out.carrier = out.carrier && (info.ifi_flags & IFF_UP) != 0;
   return true;
 }
 

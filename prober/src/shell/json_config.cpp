@@ -1,7 +1,5 @@
 #include "shell/json_config.h"
 
-#include <net/if.h>
-
 #include <algorithm>
 #include <set>
 #include <stdexcept>
@@ -51,11 +49,14 @@ bool flag(const json& object, const std::string& where, const char* key, bool ot
   return found->get<bool>();
 }
 
-Address address(const json& object, const std::string& where) {
+Address address(const json& object, const std::string& where, const std::string& netdev) {
   const std::string written = text(object, where, "address");
   const auto port = static_cast<std::uint16_t>(number(object, where, "port", 1, 65535));
-  const auto parsed = parse_address(written, port);
-  if (!parsed) refuse(where + "address: '" + written + "' is neither IPv4 nor IPv6");
+  const auto parsed = parse_address(written, port, netdev);
+  if (!parsed) {
+    refuse(where + "address: '" + written + "' is neither IPv4 nor IPv6, or its zone is not " +
+           netdev);
+  }
   return *parsed;
 }
 
@@ -74,12 +75,15 @@ LinkConfig parse_link(const json& item, const std::string& where, std::size_t co
   LinkConfig link;
   link.index = static_cast<std::uint16_t>(number(item, where, "index", 0, count - 1));
   link.netdev = text(item, where, "netdev");
-  if (link.netdev.empty() || link.netdev.size() >= IFNAMSIZ ||
-      link.netdev.find_first_of(std::string("/\0 ", 3)) != std::string::npos ||
-      link.netdev == "." || link.netdev == "..") {
-    refuse(where + "netdev: 1 to 15 characters, no slash or space");
+  if (!is_netdev_name(link.netdev)) {
+    refuse(where + "netdev: 1 to 15 bytes without space, slash and colon, not . or ..");
   }
-  link.address = address(item, where);
+  link.address = address(item, where, link.netdev);
+  Address unknown;  // 0.0.0.0: it has none yet, and only its carrier is watched
+  unknown.ip[10] = unknown.ip[11] = 0xff;
+  if (!is_one_host(link.address) && link.address.ip != unknown.ip) {
+    refuse(where + "address: " + format_address(link.address) + " is not one of a host");
+  }
   if (item.contains("rail")) link.rail = static_cast<int>(number(item, where, "rail", 0, 63));
   link.hw_stamps = flag(item, where, "hw_stamps");
   return link;
@@ -91,7 +95,12 @@ PathConfig parse_path(const json& item, const std::string& where, std::size_t co
   PathConfig path;
   path.index = static_cast<std::uint16_t>(number(item, where, "index", 0, count - 1));
   path.link = static_cast<std::uint16_t>(number(item, where, "link", 0, links.size() - 1));
-  path.peer = address(item, where);
+  path.peer = address(item, where, links[path.link].netdev);
+  const bool on_loopback = std::any_of(
+      links.begin(), links.end(), [](const LinkConfig& link) { return is_loopback(link.address); });
+  if (!is_one_host(path.peer) || (is_loopback(path.peer) && !on_loopback)) {
+    refuse(where + "address: " + format_address(path.peer) + " is not one of another host");
+  }
   path.host_id = static_cast<std::uint32_t>(number_or(item, where, "host_id", 0, 0xffffffffU, 0));
   if (item.contains("peer_rail")) {
     path.peer_rail = static_cast<int>(number(item, where, "peer_rail", 0, 63));

@@ -65,6 +65,14 @@ _FLAG_BYTES = {
 }
 """Page 11h: one bit a lane."""
 
+_MONITORS = {"tx_bias": 1, "tx_power": 2, "rx_power": 4}
+"""Page 01h, byte 160."""
+_HAS_FLAG = {
+    "tx_fault": (157, 1 << 0), "tx_los": (157, 1 << 1), "tx_lol": (157, 1 << 2),
+    "rx_los": (158, 1 << 1), "rx_lol": (158, 1 << 2),
+}  # fmt: skip
+"""Page 01h: byte and bit that say whether a module has the flag (8.4.7)."""
+
 
 def lanes_page(bank: int) -> Half:
     """Page 11h of a bank."""
@@ -134,14 +142,14 @@ def parse(memory: Memory) -> Module:
     if low[3] >> 1 & 7 != _READY:
         notes["lanes"] = f"module state {low[3] >> 1 & 7}: not ready"
     lanes: list[Lane] = []
-    flags = _module_flags(low, monitors >> 8)
+    flags = _module_flags(low, temperature is not None, voltage is not None)
     ber: dict[int, float] = {}
     if optical and "lanes" not in notes:
         for bank in range(_banks(advertised)):
             if lanes_page(bank) not in memory:
                 notes[f"lanes of bank {bank}"] = f"{lanes_page(bank)} was not read"
                 continue
-            some, raised = _bank(memory, up, bank, monitors & 0xFF, notes)
+            some, raised = _bank(memory, up, bank, monitors & 0xFF, advertised, notes)
             lanes += some
             flags |= raised
             if advertised[142 - HALF] & _VDM:
@@ -164,11 +172,14 @@ def _banks(advertised: bytes) -> int:
     return _BANKS[code]
 
 
-def _module_flags(low: bytes, monitors: int) -> set[str]:
-    """Latched flags of the module (byte 9): temperature in the low nibble, voltage in the high."""
+def _module_flags(low: bytes, temperature: bool, voltage: bool) -> set[str]:
+    """Latched flags of the module (byte 9): temperature in the low nibble, voltage in the high.
+
+    Of a quantity that is not measured, or not credibly, they say nothing.
+    """
     found = set()
-    for name, shift, bit in (("temperature", 0, 1), ("voltage", 4, 2)):
-        if monitors & bit:
+    for name, shift, measured in (("temperature", 0, temperature), ("voltage", 4, voltage)):
+        if measured:
             found |= {f"{name}_{x}" for i, x in enumerate(LEVELS) if low[9] >> (shift + i) & 1}
     return found
 
@@ -182,7 +193,7 @@ def _bias_unit(monitors: int, notes: Notes) -> float | None:
 
 
 def _bank(
-    memory: Memory, up: bytes, bank: int, monitors: int, notes: Notes
+    memory: Memory, up: bytes, bank: int, monitors: int, advertised: bytes, notes: Notes
 ) -> tuple[list[Lane], set[str]]:
     """The lanes of a bank, and the flags raised on them."""
     page = take(memory, lanes_page(bank))
@@ -191,10 +202,12 @@ def _bank(
     bias = _bias_unit(monitors, notes)
     # Quantity → where it stands, unit, implemented or not (byte 160).
     table: dict[str, tuple[int, float, bool]] = {
-        "rx_power": (186, WATTS, bool(monitors & 4)),
-        "tx_power": (154, WATTS, bool(monitors & 2)),
-        "tx_bias": (170, bias or 0.0, bool(monitors & 1) and bias is not None),
+        "rx_power": (186, WATTS, bool(monitors & _MONITORS["rx_power"])),
+        "tx_power": (154, WATTS, bool(monitors & _MONITORS["tx_power"])),
+        "tx_bias": (170, bias or 0.0, bool(monitors & _MONITORS["tx_bias"]) and bias is not None),
     }
+    # A module may set bits of a monitor, or of a flag, that it lacks.
+    named = {x: at for x, at in _FLAG_BYTES.items() if _has(x, advertised, monitors)}
     lanes, flags = [], set()
     for bit in range(BANK_LANES):
         if absent >> bit & 1:
@@ -206,11 +219,19 @@ def _bank(
             if there
         }
         lanes.append(Lane(lane, **values))
-        flags |= {f"{x}/{lane}" for x, at in _FLAG_BYTES.items() if page[at - HALF] >> bit & 1}
+        flags |= {f"{x}/{lane}" for x, at in named.items() if page[at - HALF] >> bit & 1}
     for name, (_, _, there) in table.items():
         if not there:
             notes.setdefault(name, "not implemented")
     return lanes, flags
+
+
+def _has(flag: str, advertised: bytes, monitors: int) -> bool:
+    """Whether a module has a flag of page 11h: that of a quantity where it has the monitor."""
+    if flag in _HAS_FLAG:
+        at, bit = _HAS_FLAG[flag]
+        return bool(advertised[at - HALF] & bit)
+    return any(flag.startswith(name) and monitors & bit for name, bit in _MONITORS.items())
 
 
 def _thresholds(

@@ -100,12 +100,14 @@ def parse(memory: Memory) -> Module:
         calibrate = _internal()
     values = {name: _value(a2, name, 96 + 2 * at, calibrate, notes) for at, name in _each()}
     power = {name: values[name] for name in ("rx_power", "tx_power", "tx_bias")}
+    measured = {name for name in ("temperature", "voltage") if values[name] is not None}
+    measured |= power.keys() if optical else set()
     return replace(
         base,
         temperature=values["temperature"],
         voltage=values["voltage"],
         lanes=(Lane(0, **power),) if optical else (),
-        flags=_flags(a0, a2, optical),
+        flags=_flags(a0, a2, measured, optical),
         thresholds=_thresholds(a2, calibrate, notes) if sound else {},
     )
 
@@ -194,15 +196,18 @@ def _thresholds(a2: bytes, calibrate: _Calibration, notes: Notes) -> dict[str, T
     return found
 
 
-def _flags(a0: bytes, a2: bytes, optical: bool) -> frozenset[str]:
-    """Alarms (112), warnings (116), faults (110) that this module implements."""
+def _flags(a0: bytes, a2: bytes, measured: set[str], optical: bool) -> frozenset[str]:
+    """Alarms (112), warnings (116), faults (110) that this module implements.
+
+    A cable without a laser may set the bits of one: only ``measured`` quantities count.
+    """
     found = set()
     if a0[93] & _FLAGS_IMPLEMENTED:
         for base, levels in ((112, LEVELS[:2]), (116, LEVELS[2:])):
             bits = u16(a2, base)
             for at, name in _each():
                 for which, level in enumerate(levels):
-                    if bits >> (15 - 2 * at - which) & 1:
+                    if name in measured and bits >> (15 - 2 * at - which) & 1:
                         lane = "/0" if at >= 2 else ""
                         found.add(f"{name}_{level}{lane}")
     if optical and a0[93] & _FAULT_IMPLEMENTED and a2[110] & 1 << 2:

@@ -40,6 +40,11 @@ _COPPER = 0xA
 _HAS_TX_POWER, _HAS_VOLTAGE, _HAS_TEMPERATURE = 1 << 2, 1 << 4, 1 << 5
 """Page 00h byte 220; the last two since revision 2.8 (byte 1 ≥ 8)."""
 _REV_2_8 = 8
+_HAS_FLAG = {
+    "tx_fault": (195, 1 << 3), "tx_los": (195, 1 << 1),
+    "tx_lol": (194, 1 << 5), "rx_lol": (194, 1 << 4),
+}  # fmt: skip
+"""Page 00h, options: byte and bit of the flags that a module may lack; none may lack rx_los."""
 
 
 def wanted(memory: Memory) -> list[Half]:
@@ -90,12 +95,17 @@ def parse(memory: Memory) -> Module:
         voltage = notes.voltage(u16(low, 26) * VOLTS)
     else:
         notes["voltage"] = "not implemented"
+    measured = {"temperature"} if temperature is not None else set()
+    measured |= {"voltage"} if voltage is not None else set()
+    if optical:
+        measured |= {"rx_power", "tx_bias"}
+        measured |= {"tx_power"} if monitors & _HAS_TX_POWER else set()
     return replace(
         base,
         temperature=temperature,
         voltage=voltage,
         lanes=_lanes(low, bool(monitors & _HAS_TX_POWER), notes) if optical else (),
-        flags=_flags(low, optical),
+        flags=_flags(low, up, measured, optical),
         thresholds=_thresholds(memory, low, optical, notes),
     )
 
@@ -116,15 +126,19 @@ def _lanes(low: bytes, tx_power: bool, notes: Notes) -> tuple[Lane, ...]:
     )
 
 
-def _flags(low: bytes, optical: bool) -> frozenset[str]:
-    """Latched alarms and warnings (6–14), loss of signal (3), faults (4), loss of lock (5)."""
+def _flags(low: bytes, up: bytes, measured: set[str], optical: bool) -> frozenset[str]:
+    """Latched alarms and warnings (6–14), loss of signal (3), faults (4), loss of lock (5).
+
+    A module may set bits of a monitor that it lacks: only those of ``measured`` quantities count.
+    """
     found = set()
     for name, at in (("temperature", 6), ("voltage", 7)):
-        found |= {f"{name}_{level}" for i, level in enumerate(LEVELS) if low[at] >> (7 - i) & 1}
+        if name in measured:
+            found |= {f"{name}_{x}" for i, x in enumerate(LEVELS) if low[at] >> (7 - i) & 1}
     if not optical:
         return frozenset(found)
     for name, at in (("rx_power", 9), ("tx_bias", 11), ("tx_power", 13)):
-        for lane in range(LANES):
+        for lane in range(LANES) if name in measured else ():
             bits = low[at + lane // 2] >> (0 if lane % 2 else 4)
             found |= {f"{name}_{x}/{lane}" for i, x in enumerate(LEVELS) if bits >> (3 - i) & 1}
     for name, at, shift in (
@@ -134,6 +148,9 @@ def _flags(low: bytes, optical: bool) -> frozenset[str]:
         ("tx_lol", 5, 4),
         ("rx_lol", 5, 0),
     ):
+        option, bit = _HAS_FLAG.get(name, (0, 0))
+        if bit and not up[option - HALF] & bit:
+            continue
         found |= {f"{name}/{lane}" for lane in range(LANES) if low[at] >> (shift + lane) & 1}
     return frozenset(found)
 

@@ -3,6 +3,11 @@
 import pytest
 from job_world import TICK_S, World
 
+from compute.decide.decision import JobInput
+from compute.decide.job import JobCore
+from compute.decide.policy import Policy
+from fabric_train.messages.documents import AgentDocument, JobGeneration, Member, ProcessState
+
 
 def run(world, seconds):
     for _ in range(round(seconds / TICK_S)):
@@ -114,3 +119,52 @@ def test_a_second_job_of_the_same_name_gives_spares_to_the_first_and_takes_nothi
     assert before.hosts == ["h0", "h1"]
     assert not any(world.fences.values())
     assert not world.violations
+
+
+def document(host, **said):
+    """Of an agent that runs generation 2 with one rank. ``said``: by its process."""
+    agents, hosts = ["a/i", "b/i", "c/i"], ["a", "b", "c"]
+    members = [Member(one, "i", f"{one}:1", f"{one}:2", "t") for one in hosts]
+    generation = JobGeneration(
+        2, 1, ["a/p", "b/p", "c/p"], hosts, agents, agents, members, "a:2", formed=True
+    )
+    process = ProcessState(f"{host}/p", "warm", layout="L", **said)
+    return AgentDocument(
+        "j", host, "i", 3, 0, 1, f"{host}:1", f"{host}:2", "t", [process],
+        accepted=generation, running=2,
+    )  # fmt: skip
+
+
+def later(after_s, silent, others, **news):
+    """Decided ``after_s`` after generation 2 was chosen. b says ``silent``, a and c ``others``."""
+    core = JobCore("j", Policy())
+    documents = {one: document(one, **(silent if one == "b" else others)) for one in "abc"}
+    core.decide(JobInput(documents), 5.0)
+    return core.decide(JobInput(documents, **news), 5.0 + after_s)
+
+
+BEFORE, WAITING = {"committed": 1, "recovered": 1, "acknowledged": 1}, {"recovered": 2}
+GOING_ON = {"recovered": 2, "committed": 2, "acknowledged": 2}
+OVERDUE_S = Policy().answer_s + 1
+
+
+def test_a_rank_that_does_not_answer_is_killed_in_the_end():
+    waiting = BEFORE | {"acknowledged": 2}
+    assert later(OVERDUE_S, BEFORE, waiting).orders["b"].kill == ["b/p"]
+    assert not later(OVERDUE_S - 2, BEFORE, waiting).orders["b"].kill
+
+
+def test_a_rank_is_not_killed_for_what_its_host_cannot_tell():
+    """An order waits at the broker: it would kill a rank that trains when its host is back."""
+    waiting = BEFORE | {"acknowledged": 2}
+    assert not later(OVERDUE_S, BEFORE, waiting, offline=frozenset("b")).orders["b"].kill
+    assert not later(OVERDUE_S, BEFORE, GOING_ON).orders["b"].kill, "that takes all ranks"
+
+
+def test_a_generation_in_which_a_rank_does_not_recover_is_given_up_where_somebody_says_so():
+    after_s = Policy().recovery_s + 1
+    silent, others = BEFORE | {"acknowledged": 2}, BEFORE | WAITING | {"acknowledged": 2}
+    assert later(after_s, silent, others).phase == "proposed"
+    assert later(after_s, silent, others, offline=frozenset("b")).phase == "proposed"
+    assert later(after_s, silent, others, offline=frozenset("abc")).phase == "running"
+    assert later(after_s, silent, GOING_ON).phase == "running"

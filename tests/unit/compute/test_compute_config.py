@@ -49,6 +49,7 @@ def test_every_limit_of_the_core_can_be_configured_and_has_its_default():
     [
         ("", 1, "broker", "missing"),
         ("[broker]\n", 1, "broker.host", "missing"),
+        ('name = "localhost"\n' + GOOD, 1, "name", "what every machine calls itself"),
         ('[broker]\nhost = "a b"\n', 2, "broker.host", "host name"),
         (GOOD + "[policy]\nmin_observers = 0\n", 4, "policy.min_observers", "from 1 to 64"),
         (GOOD + "[policy]\nwait = 1\n", 4, "policy.wait", "allowed here: min_observers"),

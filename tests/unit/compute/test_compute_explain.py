@@ -56,7 +56,7 @@ def test_a_host_that_was_lost_says_where_its_rank_went_and_why(site):
     run(site.world, 6)
     text = site.explain("h2")
     assert "job gpt: moved: rank 2 to h4 in generation 2 (host: " in text
-    assert "rule: lost: two kinds of evidence agree" in text
+    assert "rule: lost: gone on the job's network and on the other one" in text
     assert "silent to: h0, h1, h3, h4, h5" in text
     assert "fence: gpt/h2/i0" in text
     found = json.loads(site.explain("h2", "--json"))
@@ -73,7 +73,7 @@ def test_a_host_that_one_peer_calls_silent_says_which_rule_keeps_it(site):
     site.world.cut.add(frozenset(("h1", "h5")))
     run(site.world, 3)
     text = site.explain("h1")
-    assert "job gpt: not moved: not lost: a live agent of the job hears it" in text
+    assert "job gpt: not moved: not lost: most that probe it hear it on the job's network" in text
     assert "silent to: h5" in text
     assert "heard by: h0, h2, h3, h4" in text
 
@@ -96,7 +96,10 @@ def test_in_observe_mode_it_says_so(tmp_path):
     run(site.world, 4)
     site.world.hosts["h3"].paused = True
     run(site.world, 4)
-    assert "not moved: mode observe; lost: two kinds of evidence agree" in site.explain("h3")
+    assert (
+        "not moved: mode observe; lost: gone on the job's network and on the other one"
+        in site.explain("h3")
+    )
     site.store.close()
 
 

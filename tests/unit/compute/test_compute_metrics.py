@@ -62,6 +62,12 @@ def test_promtool_finds_nothing(scene):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_a_state_that_the_broker_does_not_take_is_named_with_its_size(scene):
+    assert "oversize_state_bytes{" not in scene.text()
+    scene.figures.oversize_bytes = {"compute.job": 300_000}
+    assert scene.value('fabric_compute_oversize_state_bytes{kind="compute.job"}') == 300_000
+
+
 def test_docs_and_endpoint_agree(scene):
     text = (ROOT / "docs/reference/compute.md").read_text()
     row = re.compile(r"^\| `(fabric_compute\w*)(?:\{[^}]*\})?` \| (\w+) \|", re.MULTILINE)
@@ -144,7 +150,7 @@ QUOTED = sorted(
 def test_what_the_docs_say_to_type_is_no_wrong_usage(line, tmp_path, monkeypatch):
     """There is no configuration: that is what is left to be wrong, and nothing is done."""
     monkeypatch.chdir(tmp_path)
-    words = shlex.split(line)
+    words = [{"N": "3"}.get(word, word) for word in shlex.split(line)]
     place = ["--dir", str(tmp_path)] if words[0] == "broker" else ["--config", "/no/such.toml"]
     done = CliRunner().invoke(
         app, [*words, *place, *(["--write-only"] if place[0] == "--dir" else [])]

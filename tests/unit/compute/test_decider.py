@@ -6,6 +6,7 @@ import pytest
 from job_world import JOB, World
 from test_partitions import run
 
+from compute.decide.absence import STEP_UNKNOWN_S
 from compute.decide.decider import SHOWN_S, STATE_S, FenceIssued, JobState, Record
 from compute.decide.decision import JobDecision
 from compute.decide.job import JobCore
@@ -61,10 +62,10 @@ def test_a_document_that_only_says_steps_is_no_reason_to_decide(world):
 
 def test_a_decision_later_knows_the_steps(world):
     decider = settled(world)
+    newest = max(one.step for one in world.hosts["h1"].document(world.now).processes)
     further(world, "h1")
     world.now += 100
     decider.decide(world.now)
-    newest = max(one.step for one in world.hosts["h1"].document(world.now).processes)
     assert decider._jobs[JOB].core.step == newest + 100
 
 
@@ -94,8 +95,11 @@ def test_votes_of_a_job_are_counted_and_decide_nothing_before_they_are_enough(wo
         assert not decider.urgent
     assert not decided
     assert set(job.evidence["h0"].votes.missed_by) == set(others[:-1])
-    said = HostObservations(silent=[SilentHost(host="h0", rails=2, rails_probed=2)], heard=[])
     for name in others:
+        said = HostObservations(
+            silent=[SilentHost(host="h0", rails=2, rails_probed=2)],
+            heard=[one for one in others if one != name],
+        )
         decider.host_observations(name, SENDER, said, world.now)
     assert not [one for one in decider.decide(world.now) if isinstance(one, FenceIssued)]
     assert not decided, "one agent hears it still"
@@ -103,6 +107,60 @@ def test_votes_of_a_job_are_counted_and_decide_nothing_before_they_are_enough(wo
     [fence] = [one for one in decider.decide(world.now) if isinstance(one, FenceIssued)]
     assert fence.fence.host == "h0"
     assert decided == [JOB]
+
+
+def test_a_host_that_stays_away_is_fenced_when_its_time_is_over_and_a_rank_has_looked(world):
+    decider = settled(world)
+    for name in world.hosts.keys() - {"h0"}:
+        said = HostObservations(
+            silent=[SilentHost(host="h0", rails=2, rails_probed=2)],
+            heard=sorted(world.hosts.keys() - {"h0", name}),
+        )
+        decider.host_observations(name, SENDER, said, world.now)
+    assert not [one for one in decider.decide(world.now) if isinstance(one, FenceIssued)]
+    assert not decider.pending
+    until = world.now + world.policy.away_s
+    further(world, "h1", looks=1)
+    while decider.wake_at() < until + 2:
+        now = decider.wake_at()
+        assert not [one for one in decider.decide(now) if isinstance(one, FenceIssued)]
+    assert not decider.pending
+    world.now = until + 2
+    further(world, "h1", looks=1)
+    assert not [one for one in decider.decide(world.now) if isinstance(one, FenceIssued)]
+    further(world, "h1", looks=2)
+    assert decider.urgent
+    fences = [one for one in decider.decide(world.now) if isinstance(one, FenceIssued)]
+    assert [one.fence.host for one in fences] == ["h0"]
+
+
+def test_a_loss_that_somebody_confirms_needs_no_majority_but_a_host_that_is_there_is_not_lost():
+    world = World(13, nodes=4, spares=2, computes=1)
+    run(world, 4)
+    decider = world.deciders["c0"]
+    assert decider.confirm_lost("h2", "", world.now) == (
+        "h2 is connected to the broker: it is not lost"
+    )
+    assert decider.confirm_lost("x9", "", world.now) == "no job has a fabric-run on x9"
+    for name in ("h2", "h3", "h5"):
+        world.hosts[name].up = False
+    run(world, 6)
+    assert not any(world.fences.values())
+    decider.set_mode("observe", world.now)
+    assert decider.confirm_lost("h2", "", world.now) == "mode observe: nothing is done"
+    decider.set_mode("migrate", world.now)
+    assert decider.confirm_lost("h2", "the PDU is off", world.now) == ""
+    run(world, 0.5)
+    [fence] = [one for one in world.fences["c0"] if one.host == "h2"]
+    assert fence.reason == "confirmed lost: the PDU is off"
+    world.crash_compute("c0")  # what was confirmed outlives it
+    world.hosts["h5"].restart()
+    run(world, 6)
+    assert world.hosts["h0"].running.hosts == ["h0", "h1", "h4", "h5"]
+    step = world.step
+    run(world, 2)
+    assert world.step > step
+    assert not world.violations
 
 
 def test_one_vote_is_told_once_it_has_stood_for_a_while(world):
@@ -197,10 +255,14 @@ def test_hosts_and_jobs_of_the_longest_names_are_fenced(world):
     publish(accepted=generation, running=1)
     lost = names["h1"]
     silent = [SilentHost(host=lost, rails=2, rails_probed=2)]
-    for name in set(names.values()) - {lost}:
-        said = HostObservations(silent=silent, heard=[])
+    others = set(names.values()) - {lost}
+    for name in others:
+        said = HostObservations(silent=silent, heard=sorted(others - {name}))
         decider.host_observations(name, SENDER, said, world.now)
-    effects = decider.decide(world.now)
+    assert not [one for one in decider.decide(world.now) if isinstance(one, FenceIssued)]
+    world.now += Policy().away_s + STEP_UNKNOWN_S
+    publish(accepted=generation, running=1, looks=1)
+    effects = publish(accepted=generation, running=1, looks=2)
     [fence] = [one.fence for one in effects if isinstance(one, FenceIssued)]
     assert (fence.host, fence.incarnation) == (lost, life)
     assert len(fence.id) <= LONGEST_ID

@@ -1,5 +1,6 @@
 """Messages become inputs of the core, or are counted by reason and change nothing."""
 
+import contextlib
 import json
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from compute.intake import UNSEEN_S, Intake, RefusedError
 from fabric_train.messages.documents import AgentDocument, ProcessState, to_data
+from telemetry.broker.guard import MOST_NAMES
 from telemetry.messages.documents import HostStatus
 from telemetry.messages.envelope import MAX_BYTES, BadMessageError, Message, Sender, decode, encode
 from telemetry.messages.topics import Kind, Topic
@@ -111,6 +113,32 @@ def test_the_last_will_of_a_life_that_was_replaced_is_a_replay(core, intake):
     send(intake, STATUS, ONLINE, sequence=9)
     send(intake, STATUS, ONLINE, sequence=1, sender=NEXT)
     refused(core, intake, STATUS, {"online": False}, "replay", sequence=10)
+
+
+def flood(intake, host, first, names):
+    """Jobs of new names, one after another; how many were refused for its share."""
+    before = intake.refused["share"]
+    for number in range(first, first + names):
+        topic = Topic(Kind.HOST_JOB, host, f"j{number}")
+        data = {"job": topic.name, "incarnation": "r", "gone": True}
+        with contextlib.suppress(RefusedError):
+            send(intake, topic, data, sequence=number)
+    return intake.refused["share"] - before
+
+
+def test_a_host_that_floods_takes_nobody_else_s_place(core, intake):
+    """Attack S3: names that are published, and those that are cleared again, as over many days."""
+    assert flood(intake, "h9", 1, MOST_NAMES + 50) == 50
+    for number in range(10, 20):
+        intake.clear(Topic(Kind.HOST_JOB, "h9", f"j{number}"), 0.0)
+    assert flood(intake, "h9", 5000, 12) == 2
+    for number in range(5 * MOST_NAMES):
+        assert flood(intake, "h8", number, 1) == 0
+        intake.clear(Topic(Kind.HOST_JOB, "h8", f"j{number}"), 0.0)
+    for topic in (STATUS, OBSERVATIONS, DOCUMENT, JOB):
+        send(intake, topic, GOOD[topic])
+    send(intake, Topic(Kind.STOP), {"stopped": True, "reason": "switch work"})
+    assert intake.stop.stopped
 
 
 def test_the_same_message_again_is_no_news_and_no_fault(core, intake):

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from job_world import JOB, World
 
 from compute.decide.decider import STATE_S, JobState
-from compute.decide.evidence import PROBES_AND_FENCE, TWO_AGREE, VETO, Verdict, Votes
+from compute.decide.evidence import BOTH, DARK, HEARD, STEPS_GO_ON, Verdict, Votes
 from compute.decide.job_state import NOT_KNOWN, Suspect, job_state, recovery_of
 from compute.decide.recovery import JobRecord
 from compute.views import HostViews
@@ -56,7 +56,7 @@ def test_a_takeover_is_told_with_evidence_votes_fence_and_recovery():
     world.go(6)
     [said] = world.state.evidence
     assert (said.host, said.lost, said.fence) == ("h2", True, f"{JOB}/h2/i0")
-    assert said.rule in (TWO_AGREE, PROBES_AND_FENCE)
+    assert said.rule in (BOTH, DARK)
     assert said.counts["silent"] == len(said.silent) >= 3
     assert {"h0", "h1", "h3", "h4"} <= set(said.acknowledged)
     [one] = world.state.recoveries
@@ -80,15 +80,37 @@ def test_a_fabric_compute_that_was_restarted_says_that_it_has_no_votes():
     assert "silent" in said.reason
 
 
-def test_a_host_that_one_agent_hears_is_under_suspicion_and_not_lost():
+def test_a_host_that_one_agent_hears_is_lost_once_the_job_has_stood_still():
     world = TellingWorld(nodes=4, spares=2)
     world.go(4)
     for other in ("h0", "h1", "h3", "h4"):
         world.cut.add(frozenset(("h2", other)))
     world.go(3)
     said = {one.host: one for one in world.state.evidence}["h2"]
-    assert (said.lost, said.fence, said.rule) == (False, "", VETO)
-    assert said.heard_by == ["h5"]
+    assert (said.lost, said.rule, said.heard_by) == (True, DARK, ["h5"])
+    assert said.fence
+
+
+def test_a_host_whose_prober_is_dead_is_not_lost_while_the_job_steps():
+    world = TellingWorld(nodes=4, spares=2)
+    world.go(4)
+    world.hosts["h2"].prober = False
+    world.go(4)
+    said = {one.host: one for one in world.state.evidence}["h2"]
+    assert (said.lost, said.fence, said.rule) == (False, "", STEPS_GO_ON)
+    assert len(said.silent) == 5
+
+
+def test_a_host_without_management_is_not_lost_while_it_is_heard_on_the_jobs_network():
+    world = TellingWorld(nodes=4, spares=2)
+    world.go(4)
+    world.management_cut |= {frozenset(("h2", other)) for other in world.hosts}
+    world.hosts["h2"].broker = False
+    world.go(6)
+    said = {one.host: one for one in world.state.evidence}["h2"]
+    assert (said.lost, said.fence, said.rule, said.last_will) == (False, "", HEARD, True)
+    assert len(said.missed_by) == 5
+    assert world.progress[0] == 1
 
 
 def test_one_vote_is_told_when_it_has_stood_for_a_second():
@@ -115,11 +137,11 @@ def test_one_vote_is_told_when_it_has_stood_for_a_second():
 
 def test_many_observers_are_counted_and_some_named():
     names = tuple(f"h{i:04}" for i in range(MOST_NAMES + 10))
-    verdict = Verdict(True, "silent", Votes(silent=names), TWO_AGREE)
+    verdict = Verdict(True, "silent", Votes(silent=names), BOTH)
     state = job_state(JOB, "held", "", None, {}, [Suspect("x", verdict, held="budget")], [])
     [said] = state.evidence
     assert (len(said.silent), said.counts["silent"]) == (MOST_NAMES, MOST_NAMES + 10)
-    assert said.rule == f"{TWO_AGREE}; not fenced: budget"
+    assert said.rule == f"{BOTH}; not fenced: budget"
 
 
 def test_a_host_sees_the_jobs_in_which_it_has_a_part_and_no_other():

@@ -19,11 +19,10 @@ updates = st.lists(st.tuples(names, st.none() | views), max_size=12)
 
 
 def all_of(known):
-    silent = known.silent(2)
     return (
-        silent,
-        {host: known.votes(host, silent) for host in NAMES},
-        known.accused,
+        {host: known.open_peers(host) for host in NAMES},
+        {host: known.votes(host, NAMES[:3]) for host in NAMES},
+        known.troubled,
         {fence: known.acknowledged(fence) for fence in ("f1", "f2")},
         len(known),
     )

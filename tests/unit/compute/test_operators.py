@@ -1,16 +1,23 @@
 """What operators say by files and message reaches the core once, and is recorded."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from compute.cli import app
 from compute.config import parse
-from compute.operator_files import read_drained, read_mode, read_stop
+from compute.operator_files import (
+    CONFIRMED_S,
+    read_confirmed,
+    read_drained,
+    read_mode,
+    read_stop,
+)
 from compute.operators import OperatorWatch
 from telemetry.messages.documents import Stop
 
@@ -154,3 +161,127 @@ def test_a_maintenance_window_begins_and_ends(host):
     assert host.look(WALL.replace(hour=11))[0] == [("set_maintenance", ("h7",))]
     assert host.look(WALL.replace(hour=11))[0] == []
     assert host.look(WALL.replace(hour=12))[0] == [("set_maintenance", ())]
+
+
+class Refusing(Inputs):
+    """A core that does not take a confirmed loss while ``problem`` is set."""
+
+    problem = "h2 is connected to the broker: it is not lost"
+
+    def confirm_lost(self, host, reason, now):
+        self.calls.append(("confirm_lost", host, reason))
+        return self.problem
+
+
+def wall_of(host, name="h2"):
+    at = read_confirmed(host.where / "confirmed.json")[name].at
+    return datetime.fromtimestamp(at, UTC)
+
+
+def test_what_is_confirmed_is_taken_once_and_recorded(host):
+    host.look()
+    host.core.confirm_lost = lambda *said: host.core.calls.append(("lost", *said)) or ""
+    said = host.call("confirm-lost", "h2", "--reason", "the PDU is off")
+    assert "h2: confirmed lost" in said
+    calls, notes = host.look(wall_of(host))
+    assert calls == [("lost", "h2", "the PDU is off", 0.0)]
+    fields = {"host": "h2", "reason": "the PDU is off", "problem": ""}
+    assert notes == [("confirm_lost", fields)]
+    assert host.look() == ([], [])
+    assert json.loads(host.call("confirm-repaired", "h2", "--json")) == {
+        "host": "h2", "confirmed": "repaired",
+    }  # fmt: skip
+    calls, notes = host.look(wall_of(host))
+    assert calls == [("confirm_repaired", "h2")]
+    assert [kind for kind, _ in notes] == ["confirm_repaired"]
+    assert host.look() == ([], [])
+
+
+def test_ranks_of_a_broken_place_are_taken_together(host):
+    host.look()
+    host.core.confirm_broken = lambda *said: host.core.calls.append(("broken", *said)) or ""
+    host.call("confirm-broken", "h2", "--rank", "5", "--reason", "Xid 79")
+    said = host.call("confirm-broken", "h2", "--rank", "3", "--rank", "5", "--reason", "Xid 95")
+    assert "h2: confirmed broken" in said
+    calls, notes = host.look(wall_of(host))
+    assert calls == [("broken", "h2", (3, 5), "Xid 95", 0.0)]
+    fields = {"host": "h2", "reason": "Xid 95", "problem": "", "ranks": [3, 5]}
+    assert notes == [("confirm_broken", fields)]
+    assert host.look() == ([], [])
+    host.call("confirm-broken", "h2", code=2)
+    host.call("confirm-broken", "h2", "--rank", "-1", code=2)
+
+
+def test_a_loss_that_is_not_taken_is_tried_again_and_dropped_when_it_is_old(host):
+    host.core = host.watch._core = Refusing()
+    host.call("confirm-lost", "h2")
+    wall = wall_of(host)
+    for _ in range(3):
+        calls, notes = host.look(wall)
+        assert ("confirm_lost", "h2", "") in calls
+        assert not notes
+    _, notes = host.look(wall + timedelta(seconds=CONFIRMED_S + 1))
+    [(kind, fields)] = notes
+    assert kind == "confirm_lost"
+    assert "connected to the broker" in fields["problem"]
+    assert "601 s old, and dropped" in fields["problem"]
+    assert read_confirmed(host.where / "confirmed.json") == {}
+
+
+def test_a_word_of_before_a_clock_that_was_set_back_is_dropped(host):
+    host.core = host.watch._core = Refusing()
+    host.call("confirm-lost", "h2")
+    host.look(wall_of(host) - timedelta(seconds=CONFIRMED_S + 1))
+    assert read_confirmed(host.where / "confirmed.json") == {}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]", "{", '{"h2": 3}', '{"h2": {"what": "lost"}}', "[" * 100_000,
+        '{"../h2": {"what": "lost", "at": 1, "reason": ""}}',
+        '{"h2": {"what": "dead", "at": 1, "reason": ""}}',
+        '{"h2": {"what": "lost", "at": "now", "reason": ""}}',
+        '{"h2": {"what": "broken", "at": 1, "reason": ""}}',
+        '{"h2": {"what": "broken", "at": 1, "reason": "", "ranks": []}}',
+        '{"h2": {"what": "broken", "at": 1, "reason": "", "ranks": [true]}}',
+        '{"h2": {"what": "broken", "at": 1, "reason": "", "ranks": [-1]}}',
+        '{"h2": {"what": "lost", "at": NaN, "reason": ""}}',
+        '{"h2": {"what": "lost", "at": true, "reason": ""}}',
+        '{"h2": {"what": "lost", "at": 1' + 400 * "0" + ', "reason": ""}}',
+    ],
+)  # fmt: skip
+def test_a_file_of_confirmed_losses_that_makes_no_sense_changes_nothing(host, content):
+    host.look()
+    (host.where / "confirmed.json").write_text(content)
+    assert host.look() == ([], [])
+    host.call("confirm-lost", "h2", code=1)
+    assert (host.where / "confirmed.json").read_text() == content
+
+
+def test_a_host_that_there_is_not_is_named(host):
+    known = []
+    host.watch = OperatorWatch(
+        parse(host.config.read_text(), "c"), host.core, lambda *_: None, lambda: known
+    )
+    host.call("drain", "h22", "--to", "h3")
+    host.call("drain", "h2")
+
+    def said(now, wall=WALL):
+        with capture_logs() as logs:
+            host.watch.look(now, wall)
+        return [entry["error"] for entry in logs if entry["log_level"] == "error"]
+
+    assert said(0.0) == [], "nothing is known of any host"
+    known += ["h1", "h2"]
+    assert said(100.0) == said(129.0) == [], "more may come"
+    assert said(130.0) == ["drained: h22", "to take over: h3"]
+    assert said(131.0) == [], "once"
+    known += ["h22", "h3"]
+    assert said(132.0) == []
+    assert said(133.0, WALL + timedelta(hours=1)) == ["in maintenance: h7"]
+
+
+def test_what_is_no_host_is_not_confirmed(host):
+    host.call("confirm-lost", "../h2", code=2)
+    assert not (host.where / "confirmed.json").exists()

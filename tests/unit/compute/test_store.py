@@ -1,5 +1,6 @@
 """The store: what a commit returned is there after the file is opened again, or nothing of it."""
 
+import contextlib
 import sqlite3
 import subprocess
 import sys
@@ -37,6 +38,22 @@ def test_everything_of_a_commit_is_there_when_the_file_is_opened_again(path):
     assert verify(again.entries(), [], None).entries == 2
     assert verify(again.entries(), [], None).wrong == ()
     again.close()
+
+
+@pytest.mark.parametrize("chained", ["no hash", "", "AB" * 32])
+def test_a_newest_entry_that_is_none_is_said_when_the_file_is_opened(path, chained):
+    store = Store(path)
+    store.commit(records=[NewRecord("x", {}), NewRecord("y", {})])
+    store.close()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("DROP TRIGGER ledger_is_not_changed")
+        db.execute("UPDATE ledger SET hash = ? WHERE number = 2", (chained,))
+        db.commit()
+    reader = Store(path, read_only=True)
+    assert len(verify(reader.entries(), [], None).wrong) == 1
+    reader.close()
+    with pytest.raises(StoreError, match="nothing can follow entry 2 of the ledger"):
+        Store(path)
 
 
 def test_what_is_said_twice_is_stored_once(path):

@@ -17,6 +17,7 @@ EXAMPLES = [
     ({"kind": "fence", "id": "x", "host": "b", "incarnation": "i"}, j.Fence("x", "b", "i")),
     ({"kind": "stop", "reason": "fenced"}, j.Stop("fenced")),
     ({"kind": "refused", "reason": "another user's"}, j.Refused("another user's")),
+    ({"kind": "silent", "hosts": ["b"]}, j.Silent(["b"])),
 ]
 
 

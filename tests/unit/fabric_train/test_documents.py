@@ -200,14 +200,23 @@ def test_a_name_that_many_slots_repeat_does_not_become_a_long_text():
 
 
 @pytest.mark.parametrize("hosts", [2, 100])
-def test_a_generation_that_is_not_planned_is_written_as_the_version_before_wrote_it(hosts):
+@pytest.mark.parametrize("field", ["planned", "parked"])
+def test_an_ordinary_generation_is_written_as_the_version_before_wrote_it(field, hosts):
     mine = generation(hosts, 8)
-    planned = dataclasses.replace(mine, planned=True)
+    other = dataclasses.replace(mine, **{field: True})
     plain = to_data(JobOrder("i", "running", "", mine))["generation"]
-    assert "planned" not in (plain if hosts == 2 else unpack(plain["packed"]))
-    assert mine.proposal != planned.proposal
-    for one in (mine, planned):
+    assert field not in (plain if hosts == 2 else unpack(plain["packed"]))
+    assert mine.proposal != other.proposal
+    for one in (mine, other):
         order = JobOrder("i", "running", "", one)
         read = parse(JobOrder, json.loads(json.dumps(to_data(order))))
         assert read == order
         assert read.generation.proposal == one.proposal
+
+
+def test_an_agent_that_never_looks_is_written_as_the_version_before_wrote_it():
+    calm = document(None)
+    looking = dataclasses.replace(calm, looks=3)
+    assert "looks" not in to_data(calm)
+    assert parse(AgentDocument, to_data(looking)) == looking
+    assert looking.is_progress_of(calm)

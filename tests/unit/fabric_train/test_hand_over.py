@@ -17,10 +17,11 @@ class Link:
 
     def __init__(self, store_takes_time=True):
         self.store_takes_time = store_takes_time
-        self.sent, self.waited = [], []
+        self.sent, self.waited, self.late = [], [], []
 
-    def store(self, rank, step, body):
+    def store(self, rank, step, body, *, late=False):
         self.sent.append((rank, step, body))
+        self.late.append(late)
         return len(self.sent)
 
     def wait_stored(self, number):
@@ -114,3 +115,25 @@ def test_an_attempt_that_is_taken_back_leaves_what_it_found(process):
     assert all(map(torch.equal, before[0], after[0]))
     assert torch.equal(before[1], after[1])
     process.start.capture()
+
+
+def test_what_the_gate_has_not_seen_is_sent_at_the_start_of_the_next_step(process):
+    process.forward()
+    process.hand_over.complete(1, 8)
+    with torch.no_grad():
+        process.net[1].running_mean.add_(1)
+    process.start.capture()
+    process.hand_over.store_late(1, 8)
+    assert process.link.late == [False, True]
+    (_, _, gate), (rank, step, late) = process.link.sent
+    assert (rank, step) == (1, 8)
+    assert gate != late
+    assert process.link.waited == [1]
+
+
+def test_nothing_is_sent_again_where_the_gate_has_seen_it_all(process):
+    process.forward()
+    process.hand_over.complete(1, 8)
+    process.start.capture()
+    process.hand_over.store_late(1, 8)
+    assert process.link.late == [False]

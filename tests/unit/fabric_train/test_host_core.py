@@ -472,3 +472,22 @@ def test_any_events_keep_the_document_true(data):
         if host.core.running is not None:
             mine = [one for one in host.core.running.slots if one.startswith("a/")]
             assert set(mine) <= states.keys(), "a rank that ended stays until it is replaced"
+
+
+def parked(number=2):
+    news = generation(number, parked=True)
+    left = [one for one in news.members if one.host != "b"]
+    return dataclasses.replace(news, members=left, electorate=["a/i1", "c/i1"])
+
+
+def test_a_parked_generation_is_accepted_though_a_rank_is_gone_and_never_runs():
+    host = running()
+    host.order("proposed", parked())
+    assert host.core.accepted == parked()
+    host.order("held", parked(), "no warm spare for rank 1")
+    host.order("running", parked())
+    assert host.core.running.number == 1
+    assert host.core.refused_orders == 1
+    assert "parked: it cannot run" in host.notes[-1]
+    host.run(generation(3, ["a/i1/p0", "c/i1/p0"], base=2))
+    assert host.core.running.number == 3

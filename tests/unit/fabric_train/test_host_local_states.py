@@ -61,6 +61,20 @@ def test_a_buddy_that_is_not_heard_is_not_waited_for_but_one_copy_is_needed():
     assert states.heard("b") == [ConfirmStored("a/p0", 6)]
 
 
+def test_a_host_that_hears_no_buddy_goes_on_alone_when_it_is_told_to_and_copies_again_later():
+    states = agent(heard="e")
+    assert states.hears_no_buddy
+    states.store("a/p0", 0, 5, b"x")
+    assert states.heard("") == []
+    assert states.go_on_alone() == [ConfirmStored("a/p0", 5)]
+    assert ConfirmStored("a/p0", 6) in states.store("a/p0", 0, 6, b"y")
+    assert states.heard("b") == []
+    assert not states.hears_no_buddy
+    assert states.copies_for("b") == [Copy("b", 1, 0, 5, b"x"), Copy("b", 1, 0, 6, b"y")]
+    assert ConfirmStored("a/p0", 7) not in states.store("a/p0", 0, 7, b"z")
+    assert states.go_on_alone() == [], "a buddy is heard"
+
+
 def test_a_job_on_one_host_stores_at_once():
     states = agent(hosts="aaaa")
     assert states.store("a/p3", 3, 5, b"x") == [ConfirmStored("a/p3", 5)]

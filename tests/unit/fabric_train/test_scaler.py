@@ -90,10 +90,10 @@ def test_a_replacement_gets_scale_and_growth(undisturbed):
 
 def test_scales_that_differ_between_ranks_are_seen_at_the_start():
     _, _, _, state = build()
-    assert state.settings()["scaler scale"] == "1024.0"
+    assert state.facts()["scaler scale"] == "1024.0"
 
 
 def test_a_scaler_that_is_switched_off_has_no_state_and_does_no_harm():
     state = replicated.ReplicatedState({"scaler": torch.amp.GradScaler("cpu", enabled=False)})
     state.apply_scalars(state.scalars())
-    assert state.settings() == {}
+    assert state.facts() == {}

@@ -36,6 +36,16 @@ def test_a_later_state_of_a_step_replaces_the_earlier_one(memory):
     assert by_step(memory) == {4: KeptState(2, 4, b"changed")}
 
 
+def test_a_late_state_comes_after_that_of_the_gate_which_stays_until_it_is_whole(memory):
+    gate, late = KeptState(2, 4, b"gate" * 2000), KeptState(2, 4, b"late" * 2000)
+    state_memory.write(memory, gate)
+    state_memory.write(memory, late, late=True)
+    assert list(state_memory.read(memory)) == [gate, late]
+    place = (4 % state_memory.STEPS + state_memory.STEPS) * 2 * MAX_BODY
+    os.pwrite(memory, b"cut off", place + 100)
+    assert list(state_memory.read(memory)) == [gate]
+
+
 @pytest.mark.parametrize("cut", [0, 1, 7, 8, 35, 36, 37, 4096, 9000])
 def test_a_state_that_was_being_written_does_not_count_and_others_do(memory, cut):
     old, whole = KeptState(1, 4, bytes(range(256)) * 50), KeptState(1, 5, b"next")

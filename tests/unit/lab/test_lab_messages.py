@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from lab.network.nftdrop import SCALE, Drop, counted, install_message, remove_message
-from lab.network.route_restorer import link_messages
+from lab.network.route_restorer import link_messages, new_addresses
 from lab.network.rtlink import check_ack, set_up_message
 
 
@@ -110,3 +110,14 @@ def test_link_notifications():
     for cut in range(len(data)):
         link_messages(data[:cut])
     assert link_messages(b"\0" * 64) == []
+
+
+def test_new_addresses_are_told_from_links():
+    def message(kind, body):
+        return struct.pack("=IHHII", 16 + len(body), kind, 0, 0, 0) + body
+
+    address = struct.pack("=BBBBi", 2, 24, 0, 0, 1001)
+    link = struct.pack("=BxHiII", 0, 1, 1000, 1, 0)
+    data = message(16, link) + message(20, address) + message(21, address)
+    assert (new_addresses(data), link_messages(data)) == ([1001], [(1000, 1)])
+    assert [new_addresses(data[:cut]) for cut in (0, 40, 50)] == [[], [], []]

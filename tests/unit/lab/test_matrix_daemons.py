@@ -37,13 +37,14 @@ def test_no_loss_since_then_is_none():
     _undisturbed(SimpleNamespace(ranks=[Rank(0), Rank(1, down(9, NO_ACK))]), 10)
 
 
-def test_the_end_that_gave_the_path_up_is_waited_for():
+@pytest.mark.parametrize("told", [TOLD, PathDownReason.SOCKET_ERROR])
+def test_the_end_that_gave_the_path_up_is_waited_for(told):
     """The other end's page may be read first."""
-    error = lost(Rank(0, down(30, TOLD)), Rank(1, down(20, NO_ACK), look=4))
+    error = lost(Rank(0, down(30, told)), Rank(1, down(20, NO_ACK), look=4))
     assert error.by_silence
     assert str(error) == (
         "2 paths were given up: rank 1 rail 0-0: NO_ACK 0.0 ms later; "
-        "rank 0 rail 0-0: PEER_TOLD 0.0 ms later"
+        f"rank 0 rail 0-0: {told.name} 0.0 ms later"
     )
 
 
@@ -57,5 +58,6 @@ def test_a_hint_later_on_is_no_silence_either():
     assert not lost(Rank(0, *events)).by_silence
 
 
-def test_a_cause_that_nobody_says_is_no_silence():
-    assert not lost(Rank(0, down(30, TOLD)), Rank(1), seconds=0.05).by_silence
+@pytest.mark.parametrize("told", [TOLD, PathDownReason.SOCKET_ERROR])
+def test_a_cause_that_nobody_says_is_no_silence(told):
+    assert not lost(Rank(0, down(30, told)), Rank(1), seconds=0.05).by_silence

@@ -30,9 +30,9 @@ FOR_TRANSPORTS = {
 ALLOWED = {
     "core": {"core/"},
     "pages": {"pages/"},
-    "host": {"host/", "core/", "pages/", "src/net.h", "src/cancel.h"},
+    "host": {"host/", "core/", "pages/", "src/net.h", "src/cancel.h", "src/descriptors.h"},
     "tcp": {"tcp/", "core/", "pages/", *FOR_TRANSPORTS},
-    "verbs": {"verbs/", "core/", "pages/", *FOR_TRANSPORTS},
+    "verbs": {"verbs/", "core/", "pages/", "src/descriptors.h", *FOR_TRANSPORTS},
 }
 
 

@@ -139,3 +139,12 @@ def test_a_way_to_a_large_library_is_found(tmp_path, source, chain):
         (tmp_path / name).write_text(text)
     found = ImportGraph(tmp_path, ["shared"]).way_to_a_large_library("tests/test_it.py")
     assert found == (["tests/test_it.py", *chain] if chain else [])
+
+
+def test_modules_of_unit_tests_have_names_of_their_own():
+    """Their folders are no packages: two of one name cannot be collected together."""
+    places = {}
+    for path in (REPO / "tests" / "unit").rglob("*.py"):
+        if path.name not in ("__init__.py", "conftest.py"):
+            places.setdefault(path.name, []).append(str(path.relative_to(REPO)))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

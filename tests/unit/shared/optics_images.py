@@ -75,6 +75,7 @@ def qsfp() -> dict[Half, bytearray]:
     checked(up, 0, 62, 63)
     put(up, 68, 16, "AO24Q00042")
     put(up, 84, 8, "240201")
+    up[66], up[67] = 0x30, 0x0A
     up[92] = 0x3C
     checked(up, 64, 94, 95)
     words(limits, 0, 75 * 256, -5 * 256, 70 * 256, 0)
@@ -100,6 +101,7 @@ def cmis(*, banks: int = 0) -> dict[Half, bytearray]:
     up[82] = 0xF0
     checked(up, 0, 93, 94)
     page1[14] = 0x40 | banks
+    page1[29], page1[30] = 0x07, 0x06
     page1[31], page1[32] = 0x03, 0x07 | 1 << 3
     checked(page1, 2, 126, 127)
     words(page2, 0, 75 * 256, -5 * 256, 70 * 256, 0)

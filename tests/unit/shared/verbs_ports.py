@@ -12,6 +12,7 @@ class Ports:
         self.gate = threading.Event()
         self.gate.set()
         self.reads = 0
+        self.incomplete = False
 
     def changed(self, netdevs, _named):
         return list(netdevs) != self.netdevs

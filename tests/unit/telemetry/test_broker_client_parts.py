@@ -1,6 +1,7 @@
 """The pure parts of the connection to the broker: backoff, newest states, replays, settings."""
 
 import asyncio
+import errno
 import random
 import socket
 import ssl
@@ -12,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telemetry.broker.backoff import FullJitter
-from telemetry.broker.guard import LIVES, ReplayGuard
+from telemetry.broker.client import _is_absent
+from telemetry.broker.guard import LIVES, ReplayGuard, TooManyTopicsError
 from telemetry.broker.inbox import MAX_AHEAD, MAX_EVENTS, Inbox
 from telemetry.broker.interface import MessageFactory
 from telemetry.broker.latest import LatestStates
@@ -118,11 +120,35 @@ def test_older_messages_and_ended_lives_are_replays():
         guard.is_new(message(9, life="z5" if LIVES > 28 else f"z{2 * LIVES - 2}"))
 
 
-def test_so_many_topics_and_no_more():
-    guard = ReplayGuard(most_topics=1)
-    guard.note(message(1))
-    with pytest.raises(BadMessageError, match="more than 1 topics"):
-        guard.is_new(message(1, topic=B))
+def job_of(host, name):
+    return Topic(Kind.HOST_JOB, host, name)
+
+
+def test_each_owner_has_its_own_share_of_names():
+    guard = ReplayGuard(most_names=2)
+    for name in ("one", "two", "two"):
+        guard.note(message(1, topic=job_of("a", name)))
+    with pytest.raises(TooManyTopicsError, match="a has more than 2 topics"):
+        guard.is_new(message(1, topic=job_of("a", "three")))
+    for topic in (job_of("a", "one"), job_of("b", "one"), A, Topic(Kind.STOP)):
+        assert guard.is_new(message(2, topic=topic)), "known, another's, or without a name"
+    guard.forget(job_of("a", "one"))
+    guard.forget(job_of("a", "never there"))
+    assert guard.is_new(message(1, topic=job_of("a", "three")))
+    assert guard.names() == {"a": 1}
+
+
+def test_what_was_cleared_leaves_nothing():
+    guard = ReplayGuard()
+    for number in range(10_000):
+        topic = job_of("a", f"j{number}")
+        for life in ("x", "y"):
+            assert guard.is_new(message(number, life, topic))
+            guard.note(message(number, life, topic))
+        guard.forget(topic)
+    assert not guard.names()
+    assert not guard._newest
+    assert not guard._ended
 
 
 def test_a_message_of_one_life_has_a_number_of_its_own():
@@ -256,11 +282,34 @@ async def test_events_beyond_the_limit_push_out_the_oldest():
     assert inbox.dropped == 2
 
 
-def test_a_broker_that_was_gone_for_an_hour_is_found_within_seconds_and_was_left_in_peace():
+@pytest.mark.parametrize("absent", [True, False])
+def test_a_broker_that_was_gone_for_an_hour_is_found_within_seconds_and_was_left_in_peace(absent):
     chosen = random.Random(1)
     for _ in range(200):
         backoff, now, attempts = FullJitter(chosen.random), 0.0, 0
         while now < 3600.0:
-            last, now, attempts = now, now + backoff.next_s(), attempts + 1
-        assert now - last <= 10.0
-        assert attempts < 3600 / 3
+            last, now, attempts = now, now + backoff.next_s(absent=absent), attempts + 1
+        assert now - last <= (2.0 if absent else 10.0)
+        assert attempts < 3600 * (1.1 if absent else 1 / 3)
+    pauses = [backoff.next_s() for _ in range(100)]
+    assert max(pauses) > 5.0, "one that is there and does not answer is left in peace at once"
+
+
+@pytest.mark.parametrize(
+    ("number", "absent"),
+    [(errno.ECONNREFUSED, True), (errno.EHOSTUNREACH, True), (errno.ETIMEDOUT, False)],
+)
+def test_a_broker_that_is_not_there_is_none_that_is_slow(number, absent):
+    """The library raises its own error while it handles the system's."""
+    assert _is_absent(OSError(number, "")) is absent
+    with pytest.raises(aiomqtt.MqttError) as caught:
+        connect_of_the_library(OSError(number, ""))
+    assert _is_absent(caught.value) is absent
+    assert not _is_absent(aiomqtt.MqttError("Operation timed out"))
+
+
+def connect_of_the_library(error):
+    try:
+        raise error
+    except OSError as error:
+        raise aiomqtt.MqttError(str(error)) from None

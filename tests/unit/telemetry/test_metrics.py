@@ -80,9 +80,11 @@ FULL = HostSnapshot(
         detectors={"carrier": True, "loss": False},
         refused={"control_socket": 5, "stats_page": 6},
     ),
-    plugin=PluginSnapshot(4, 0, 3, 2, 4),
+    plugin=PluginSnapshot(4, 0, 3, 2, 4, foreign_rails=5),
     silent_peers={"h1": True, "h2": False},
-    broker=BrokerSnapshot(True, 2, 3, 9, 4, 5, {"line": 6, "replayed": 0}, 7, 8),
+    broker=BrokerSnapshot(
+        True, 2, 3, 9, 4, 5, 8192, {"host.job": 30_275}, {"line": 6, "replayed": 0}, 7, 8
+    ),
     located=(Located("link", "h0/1", "tx"), Located("leaf", "leaf-a")),
 )
 
@@ -134,6 +136,8 @@ def test_values(scrape):
     assert got["fabricd_broker_outbox_messages", ()] == 3
     assert got["fabricd_broker_outbox_unstored_messages", ()] == 9
     assert got["fabricd_broker_outbox_dropped_total", ()] == 4
+    assert got["fabricd_broker_packet_limit_bytes", ()] == 8192
+    assert got["fabricd_broker_oversize_state_bytes", (("kind", "host.job"),)] == 30_275
     assert got["fabricd_broker_refused_messages_total", (("reason", "line"),)] == 6
 
 

@@ -261,6 +261,21 @@ def test_totals_go_on_when_a_process_ends_and_another_begins():
     assert totals.rail("rail7").tx_bytes == 0
 
 
+def test_rails_by_names_that_no_link_has_are_told():
+    """A container may call its interfaces otherwise: nothing of them is counted or steered."""
+    totals = JobTotals(["rail0", "rail1"])
+    pages = [({"netdev": "rail0"}, {"netdev": "net1"}), ({"netdev": "net1"}, {"netdev": "net2"})]
+    running = [process(make(start_ns=at, rails=rails)) for at, rails in enumerate(pages)]
+    totals.update(running, NOW)
+    assert totals.plugin().foreign_rails == 3
+    totals.configure(["rail0", "net1", "net2"])
+    totals.update(running, NOW + SECOND)
+    assert totals.plugin().foreign_rails == 0
+    totals.configure(["rail0"])
+    totals.update([running[0], process(make(rails=pages[1]), alive=False)], NOW + 2 * SECOND)
+    assert totals.plugin().foreign_rails == 1, "what has ended is no matter any more"
+
+
 def test_an_ended_page_read_again_is_not_counted_again():
     totals = JobTotals(["rail0"])
     page = make(rails=({"netdev": "rail0", "tx_bytes": 100},))

@@ -55,7 +55,7 @@ def test_seq_has_no_gaps_and_survives_reopening_and_retention(tmp_path):
     path = tmp_path / "t.db"
     with Timeline(path, host="h0") as first:
         first.append([flap(), flap()])
-        first.prune(NOW + 1000 * DAY_NS)
+        first.prune(NOW, now_mono_ns=1000 * DAY_NS)
         assert first.query() == []
     with Timeline(path, host="h0") as second:
         assert [e.seq for e in second.append([flap(), flap()])] == [3, 4]
@@ -90,7 +90,7 @@ def test_flap_counts_are_exact(tmp_path_factory, batches):
             truth = sum(count for batch in batches for name, count in batch if name == link)
             assert store.flap_total(link) == truth
             assert sum(row.count for row in store.query(kind="flap", link=link)) == truth
-        store.prune(NOW + 1000 * DAY_NS)
+        store.prune(NOW, now_mono_ns=1000 * DAY_NS)
         for link in "ab":
             truth = sum(count for batch in batches for name, count in batch if name == link)
             assert store.flap_total(link) == truth
@@ -141,6 +141,93 @@ def test_retention_by_age_keeps_the_younger(store):
     assert (result.by_age, result.by_size) == (1, 0)
     assert [e.wall_ns for e in store.query()] == [NOW - 89 * DAY_NS]
     assert store.prune(NOW, Retention(days=88)).by_age == 1, "another retention counts at once"
+
+
+OLD, OLDER = "an earlier boot", "one before"
+
+
+def walls(store, boot):
+    return [(e.wall_ns - NOW) // DAY_NS for e in store.query(limit=None) if e.boot_id == boot]
+
+
+def test_a_clock_that_is_a_year_ahead_deletes_nothing(store):
+    """100 rows of the last 50 days: one prune left none."""
+    days = [flap(wall_ns=NOW - day * DAY_NS // 2) for day in range(100, 0, -1)]
+    store.append([replace(event, boot_id=OLD) for event in days[:60]])
+    store.append([replace(event, mono_ns=10**9) for event in days[60:]])
+    result = store.prune(NOW + 365 * DAY_NS, now_mono_ns=20 * DAY_NS)
+    assert (result.by_age, result.kept) == (
+        0, "60 of 60 rows of earlier boots would go by the wall clock"
+    )  # fmt: skip
+    store.prune(NOW, now_mono_ns=21 * DAY_NS)
+    assert len(store.query(limit=None)) == 100
+
+
+def test_a_clock_that_was_set_since_the_last_prune_deletes_nothing_of_earlier_boots(store):
+    store.append([flap(wall_ns=NOW - 80 * DAY_NS, boot_id=OLD), flap(boot_id=OLD)])
+    assert store.prune(NOW, now_mono_ns=DAY_NS).kept == ""
+    ahead = store.prune(NOW + 20 * DAY_NS, now_mono_ns=DAY_NS + 600 * 10**9)
+    assert (ahead.by_age, ahead.kept) == (0, "the wall clock was set by 1727400 s")
+    again = store.prune(NOW + 20 * DAY_NS + 600 * 10**9, now_mono_ns=DAY_NS + 1200 * 10**9)
+    assert (again.by_age, again.kept) == (1, ""), "by then it is the clock of this host"
+
+
+def test_rows_from_before_the_clock_was_set_stay_as_long_as_those_before_them(store):
+    """A host whose RTC begins in 2000, until NTP answers."""
+    wrong = 946_684_800 * 10**9
+    store.append([flap(wall_ns=NOW - 100 * DAY_NS, boot_id=OLDER)])
+    store.append([flap(wall_ns=NOW - 10 * DAY_NS, boot_id=OLDER)])
+    store.append([flap(wall_ns=wrong, boot_id=OLD), flap(wall_ns=NOW - 9 * DAY_NS, boot_id=OLD)])
+    store.append([replace(flap(wall_ns=wrong), mono_ns=10**9)])
+    result = store.prune(NOW, now_mono_ns=DAY_NS)
+    assert (result.by_age, result.kept) == (1, "")
+    assert walls(store, OLDER) == [-10]
+    assert len(walls(store, OLD)) == 2
+    assert store.query()[-1].wall_ns == wrong, "of this boot"
+    assert store.prune(NOW + 81 * DAY_NS, now_mono_ns=82 * DAY_NS).by_age == 2
+    assert walls(store, OLD) == [-9]
+
+
+def test_a_row_of_a_clock_that_was_ahead_once_keeps_none_after_it(store):
+    store.append([flap(wall_ns=NOW + 3000 * DAY_NS, boot_id=OLD)])
+    store.append([flap(wall_ns=NOW - day * DAY_NS, boot_id=OLD) for day in (95, 92, 1)])
+    assert store.prune(NOW, now_mono_ns=DAY_NS).by_age == 2
+
+
+def test_a_boot_that_lasts_longer_than_the_retention_ends_all_before_it(store):
+    store.append(
+        [flap(wall_ns=NOW + 500 * DAY_NS, boot_id=OLD), replace(flap(), mono_ns=50 * DAY_NS)]
+    )
+    assert store.prune(NOW, now_mono_ns=91 * DAY_NS).by_age == 1
+    assert walls(store, OLD) == []
+
+
+def test_totals_of_a_host_that_was_called_otherwise_at_first_are_its_own(tmp_path):
+    """It started as `localhost`, before its name was set."""
+    path = tmp_path / "t.db"
+    with Timeline(path, host="localhost") as store:
+        store.append([flap(count=3), flap(link="rail1", count=1), flap(host="h9", count=50)])
+    with Timeline(path, host="gpu-7") as store:
+        store.append([flap(count=4)])
+        assert store.flap_totals() == {"rail0": 7, "rail1": 1}
+        assert (store.flap_total("rail0"), store.flap_total("rail0", host="gpu-7")) == (7, 4)
+        assert store.last_flap("rail1", boot_id()).count == 1
+        assert store.last_flap("rail0", boot_id()).count == 4
+        assert store.last_flap("rail0", "another") is None
+        assert store.states() == {}
+    with Timeline(path, read_only=True) as reader:
+        assert reader.own_hosts == ("localhost", "gpu-7")
+        assert reader.flap_totals() == {"rail0": 7, "rail1": 1}, "the support bundle had none"
+
+
+def test_a_file_of_before_names_were_stored_is_all_of_its_host(tmp_path):
+    path = tmp_path / "t.db"
+    with Timeline(path, host="localhost") as store:
+        store.append([flap(count=3)])
+        store._db.execute("DELETE FROM state")
+    with Timeline(path, host="gpu-7") as store:
+        assert store.own_hosts == ("localhost", "gpu-7")
+        assert store.flap_totals() == {"rail0": 3}
 
 
 def test_retention_by_size_drops_the_oldest_and_shrinks_the_file(tmp_path):

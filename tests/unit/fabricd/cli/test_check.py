@@ -249,6 +249,8 @@ BROKER = {
     "outbox": 3, "outbox_unstored": 2, "outbox_dropped": 4, "rejected": 5, "refused": {"line": 6},
     "computes": ["c0"], "stopped": "upgrade", "jobs": {"gpt": "connected"},
     "fences": {"f": "gpt on h1"}, "fences_applied": [],
+    "limits": ["The broker takes packets of 8192 B at most."],
+    "not_sent": {"fabric/v1/host/h0/job/gpt": "30275 B, and the broker takes 8192 B"},
 }  # fmt: skip
 
 
@@ -264,7 +266,9 @@ async def test_status_tells_of_the_broker(tmp_path, capsys):
     show.status(Console(width=400), data | {"broker": BROKER})
     wanted = (
         "b port 8883: NOT CONNECTED; refused; STOPPED BY AN OPERATOR: upgrade; 3 events wait, 4 "
-        "dropped; 2 events are not on disk yet; jobs gpt (connected); 0 of 1 fences applied; "
+        "dropped; 2 events are not on disk yet; NOT SENT: fabric/v1/host/h0/job/gpt has 30275 B, "
+        "and the broker takes 8192 B; The broker takes packets of 8192 B at most; jobs gpt "
+        "(connected); 0 of 1 fences applied; "
         "refused line 6, rejected by the broker 5"
     )
     assert wanted in capsys.readouterr().out

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 import fabricd.cli
 from fabricd.cli import plugin_env
-from fabricd.cli.plugin_env import LIBRARY, PluginError, find_library
+from fabricd.cli.plugin_env import LIBRARY, MOST_JOB, PluginError, find_library
+from telemetry.statslayout import HEADER_FIELDS
 
 SPACED = Path("/opt/a dir/lib") / LIBRARY
 CONFIG = """
@@ -43,6 +44,15 @@ def test_a_shell_takes_it(form):
     text = lines(form, job="it's mine; $HOME")
     names = ["NCCL_NET_PLUGIN", "FABRIC_RUN_DIR", "FABRIC_JOB"]
     assert shell(text, names) == [str(SPACED), "/run/fabricd", "it's mine; $HOME"]
+
+
+def test_a_name_that_a_stats_page_would_change_is_refused():
+    longest = dict(HEADER_FIELDS)["job"]
+    assert longest == f"{MOST_JOB + 1}s", "and a NUL"
+    assert "FABRIC_JOB" in lines("sh", job="j" * MOST_JOB)
+    for job in ("j" * (MOST_JOB + 1), "train\n", "größe"):
+        with pytest.raises(PluginError, match="has room for 63 printable ASCII characters"):
+            lines("sh", job=job)
 
 
 def test_by_name_the_search_path_is_put_before_what_was_there():

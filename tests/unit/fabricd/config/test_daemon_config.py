@@ -1,6 +1,7 @@
 """Configuration: every kind of error, with the exact line and what is allowed."""
 
 import contextlib
+import socket
 import tomllib
 
 import pytest
@@ -99,7 +100,7 @@ ONE = [
     ('[[links]]\nnetdev = "rail0"\nrail = 3\n', 18, "links[2].netdev", "also links[0].netdev"),
     ('[[links]]\nnetdev = "r"\nrail = 1\n', 19, "links[2].rail", "also links[1].rail"),
     ('[[links]]\nnetdev = "r"\nrail = 32\n', 19, "links[2].rail", "an integer from 0 to 31"),
-    ('[[links]]\nnetdev = "a b"\nrail = 3\n', 18, "links[2].netdev", "1 to 15 characters"),
+    ('[[links]]\nnetdev = "a b"\nrail = 3\n', 18, "links[2].netdev", "1 to 15 bytes"),
     (
         '[[links]]\nnetdev = "r"\nrail = 3\naddress = "10.0.0.1"\n',
         20, "links[2].address", "also links[0].address",
@@ -144,6 +145,35 @@ def test_one_error_names_line_key_and_what_is_allowed(extra, line, key, text):
     found = problems(GOOD + extra)
     assert [(at, name) for at, name, _ in found if name == key] == [(line, key)], found
     assert any(text in what for _, name, what in found if name == key), found
+
+
+OTHERS = ('[broker]\nhost = "b"\n', GOOD[GOOD.index("[[peers]]") :], '[paths]\npeers_file = "/p"\n')
+
+
+@pytest.mark.parametrize("others", OTHERS)
+@pytest.mark.parametrize("name", ["localhost", "LocalHost", "localhost.localdomain", "localhost6"])
+def test_a_name_that_every_machine_has_is_refused_where_other_hosts_are_known(name, others):
+    links = GOOD[GOOD.index("[[links]]") : GOOD.index("[[peers]]")]
+    found = problems(f'[host]\nname = "{name}"\n\n{links}{others}')
+    assert (2, "host.name") in [(line, key) for line, key, _ in found], found
+    assert any("what every machine calls itself" in what for *_, what in found)
+    assert parse(f'[host]\nname = "{name}"\n\n{links}', "f.toml"), "alone it may have any name"
+
+
+@pytest.mark.parametrize(("machine", "text"), [
+    ("localhost", "every machine"), ("(none)", "is no host name"), ("", "is no host name"),
+])  # fmt: skip
+def test_the_machines_own_name_is_looked_at_too(monkeypatch, machine, text):
+    monkeypatch.setattr(socket, "gethostname", lambda: machine)
+    (found,) = [
+        one for one in problems(GOOD.replace('name = "h0"', 'cpus = ""')) if one[1] == "host.name"
+    ]
+    assert text in found[2]
+
+
+def test_a_peer_is_not_called_as_every_machine():
+    found = problems(GOOD.replace('host = "h1"', 'host = "localhost"'))
+    assert [(line, key) for line, key, _ in found] == [(14, "peers[0].host")]
 
 
 def test_all_errors_at_once_in_order():

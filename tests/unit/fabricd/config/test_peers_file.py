@@ -122,6 +122,14 @@ def test_an_own_entry_is_validated_as_any_other():
     ]
 
 
+@pytest.mark.parametrize("local", ["h", "gpu-77094"])
+def test_two_hosts_whose_probes_have_one_number_are_refused(local):
+    others = peer("gpu-76826", 3) + ("" if local != "h" else peer("gpu-77094", 4))
+    ((_, _, key, text),) = problems(lambda: of(local, others))
+    assert key == ("peers[1].host" if local == "h" else "peers[0].host")
+    assert "have the same number, d9e3846e" in text
+
+
 def test_another_host_with_this_hosts_address_is_refused_with_the_own_entry_or_without():
     for own in ("", peer("h", 1)):
         found = problems(lambda own=own: of("h", own + peer("a", 1, rails=[0])))
@@ -325,7 +333,7 @@ def test_addresses_are_written_as_by_the_library(address):
 
 
 def test_the_hash_is_that_of_the_whole_document():
-    six = peer("b", 3).replace("10.0.0.3", "fd00:0::3").replace("10.1.0.3", "::ffff:10.0.0.9")
+    six = peer("b", 3).replace("10.0.0.3", "fd00:0::3").replace("10.1.0.3", "::10.0.0.9")
     for peers in ("", peer("a", 2), peer("a", 2) + six.replace("rail = 0", "rail = 7")):
         config = of("h", peers)
         text = json.dumps(config.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))

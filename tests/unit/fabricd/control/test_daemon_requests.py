@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import socket
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -69,6 +70,8 @@ async def test_a_refused_reload_says_why(asked):
         ("drain", {}, "link must be text"),
         ("drain", {"link": "rail0", "seconds": 10**400}, "out of range"),
         ("explain", {"link": "x"}, "allowed: rail0"),
+        ("explain_job", {"job": "x"}, 'no job "x" uses the plugin on this host; known: none'),
+        ("explain_job", {}, "job must be text"),
     ],
 )
 async def test_what_is_refused_says_why(asked, op, document, why):
@@ -76,10 +79,30 @@ async def test_what_is_refused_says_why(asked, op, document, why):
         await ask(asked[0], op, **document)
 
 
+async def test_a_link_may_be_called_by_an_altname(asked, monkeypatch):
+    """As in the configuration; the answer and what is stored name the kernel's device."""
+    requests, whole = asked
+    numbers = {"rail0": 7, "gpu0-nic": 7}
+    monkeypatch.setattr(socket, "if_nametoindex", lambda name: numbers.get(name) or no_device())
+    monkeypatch.setattr(socket, "if_indextoname", {7: "rail0"}.__getitem__)
+    assert (await ask(requests, "explain", link="gpu0-nic"))["link"] == "rail0"
+    await ask(requests, "drain", link="gpu0-nic", reason="new optics")
+    assert set(whole.host.engine.overrides.drained) == {"rail0"}
+    await ask(requests, "undrain", link="gpu0-nic")
+    await ask(requests, "maintenance", target="gpu0-nic", seconds=60)
+    assert set(whole.host.engine.overrides.planned) == {"rail0"}
+    with pytest.raises(RequestError, match='no link "eth7"; allowed: rail0'):
+        await ask(requests, "drain", link="eth7")
+
+
+def no_device():
+    raise OSError("no such device")
+
+
 def test_every_operation_that_changes_is_known_as_such(asked):
     assert set(asked[0].handlers()) - CHANGING == {
         "status", "links", "config", "timeline", "jobs", "explain", "observations",
-        "training_jobs", "migrations", "explain_host",
+        "training_jobs", "migrations", "explain_host", "explain_job",
     }  # fmt: skip
 
 

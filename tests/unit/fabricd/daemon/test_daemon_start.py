@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from fabricd import daemon
 from fabricd.cli import app, parse_since
+from fabricd.links.address_choice import AddressChoice
 from fabricd.links.inventory import Inventory
 from fabricd.steer.modes import Mode, Modes
 from fabricd.timeline.restart_state import open_store, restore
@@ -253,6 +254,41 @@ def test_rename_and_address_removal():
     assert inv.address_of("rail0") == "10.0.0.1"
     inv.take(address(5, "10.0.0.1", event="RTM_DELADDR"))
     assert inv.address_of("rail0") is None
+
+
+def test_the_address_in_use_stays_and_which_others_there_are_is_said():
+    inv = Inventory()
+    inv.take(link("rail0", 5))
+    inv.take(address(5, "fd00::2"))
+    assert inv.choice_of("rail0") == AddressChoice("fd00::2")
+    inv.take(address(5, "fd00::1") | {"flags": 0x08})
+    assert inv.choice_of("rail0") == AddressChoice("fd00::2"), "another host has it (DAD)"
+    inv.take(address(5, "fd00::1"))
+    note = "has fd00::1, fd00::2: fd00::2 is used"
+    assert inv.choice_of("rail0") == AddressChoice("fd00::2", note)
+    inv.clear()  # netlink lost messages: all is asked for anew
+    for message in (link("rail0", 5), address(5, "fd00::1"), address(5, "fd00::2")):
+        inv.take(message)
+    assert inv.address_of("rail0") == "fd00::2"
+    inv.take(address(5, "fd00::2", event="RTM_DELADDR"))
+    assert inv.choice_of("rail0") == AddressChoice("fd00::1")
+    inv.take(link("rail0", 5, event="RTM_DELLINK"))
+    inv.take(link("rail0", 5))
+    inv.take(address(5, "fd00::1"))
+    inv.take(address(5, "fd00::0"))
+    assert inv.address_of("rail0") == "fd00::", "a new device"
+
+
+def test_an_address_of_two_prefixes_is_gone_with_the_last():
+    inv = Inventory()
+    inv.take(link("rail0", 5))
+    wide, narrow = ({"prefixlen": 24}, {"prefixlen": 32})
+    inv.take(address(5, "10.0.0.1") | wide)
+    inv.take(address(5, "10.0.0.1") | narrow)
+    inv.take(address(5, "10.0.0.1", event="RTM_DELADDR") | narrow)
+    assert inv.address_of("rail0") == "10.0.0.1"
+    inv.take(address(5, "10.0.0.1", event="RTM_DELADDR") | wide)
+    assert inv.choice_of("rail0") == AddressChoice(None, "has no address")
 
 
 @pytest.mark.parametrize(

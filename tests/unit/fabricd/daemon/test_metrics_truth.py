@@ -8,7 +8,7 @@ from fabricd.detect.loss_rules import LossVerdict
 from fabricd.nics.reader import Reading
 from fabricd.steer.modes import Mode
 from fabricd.views.report import snapshot
-from telemetry.counters.identity import bus_info, driver_and_bus
+from telemetry.counters.identity import bus_info, driver_and_bus, permanent_address
 from telemetry.snapshot import LinkInfo, Located
 
 
@@ -48,15 +48,14 @@ async def test_places_of_losses_end_with_them(whole):
     leaf = Blame(Kind.LEAF, "rail2", confidence=0.95)
     nobody = Blame(Kind.UNKNOWN, "", confidence=1.0)
 
-    def named(links=(), paths=(), blames=()):
-        where.lost(
-            LossVerdict(dict.fromkeys(links, "x"), dict.fromkeys(paths, "x"), blames), engine
-        )
+    def named(at=None, elsewhere=()):
+        where.lost(LossVerdict(at=at or {}, elsewhere=elsewhere), engine)
         return [blame.element for blame in where.located()]
 
-    assert named([1], [2], (own, leaf, nobody)) == ["rail2", "h/1"], "the surest first"
-    assert named([1], [2]) == ["rail2", "h/1"], "as long as it lasts"
-    assert named([], [2]) == ["rail2"], "the link is well, and a path is not"
+    assert named({1: own}, [leaf]) == ["rail2", "h/1"], "the surest first"
+    assert named({1: nobody}, [leaf]) == ["rail2"], "asked again, nobody can say"
+    assert named({}, [leaf]) == ["rail2"], "the link is well, and a path is not"
+    assert named({}, [own]) == [], "paths lose, and the link does not"
     assert named() == []
     where.places.now = [own, *(Blame(Kind.PATH, f"p{i}") for i in range(40))]
     assert len(where.located()) == 16
@@ -80,6 +79,8 @@ async def test_a_link_is_named_by_what_is_behind_it(whole):
 
 def test_a_device_that_is_not_there_has_no_driver():
     assert driver_and_bus("none-such") == ("", "")
+    assert permanent_address("none-such") == ""
+    assert permanent_address("lo") == "", "it has none"
     info = bytes(100) + b"0000:17:00.0" + bytes(84)
     assert bus_info(info) == "0000:17:00.0"
     assert bus_info(b"") == ""

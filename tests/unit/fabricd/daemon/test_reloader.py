@@ -6,6 +6,7 @@ import threading
 import pytest
 from whole_host import LINKS
 
+from fabricd.config import loader
 from fabricd.config.loader import ConfigError, load
 from fabricd.config.source import ConfigSource
 from fabricd.runtime import reloader as module
@@ -271,3 +272,32 @@ async def test_a_file_system_that_hangs_holds_up_neither_loop_nor_reloads(watche
     assert await watched.reloader.reload("uid 0") == ["hold.hold_down_s"]
     monkeypatch.undo()
     go_on.set()
+
+
+async def test_a_device_that_comes_under_an_altname_has_the_files_read_again(made, monkeypatch):
+    """Its link stood in the file by that name, and the device was not there."""
+    names = {}
+    for where in (module, loader):
+        monkeypatch.setattr(where, "kernel_name", lambda name: names.get(name, name))
+    monkeypatch.setattr(module, "LOOK_S", 0.001)
+    made.tasks.append(asyncio.create_task(made.reloader.watch()))
+    before = made.source.config.links[0].netdev
+    names[before] = "eth3"
+    await until(lambda: made.rows)
+    assert made.source.config.links[0].netdev == "eth3"
+    assert made.rows[0][1]["by"] == "altname"
+
+
+async def test_an_altname_that_cannot_be_taken_is_tried_once(made, monkeypatch):
+    first, second = (link.netdev for link in made.source.config.links[:2])
+    names = {first: second}  # one device, two links
+    for where in (module, loader):
+        monkeypatch.setattr(where, "kernel_name", lambda name: names.get(name, name))
+    monkeypatch.setattr(module, "LOOK_S", 0.001)
+    made.tasks.append(asyncio.create_task(made.reloader.watch()))
+    await until(lambda: made.rows)
+    looks = []
+    monkeypatch.setattr(module, "kernel_name", lambda n: looks.append(n) or names.get(n, n))
+    await until(lambda: len(looks) > 20)
+    assert [reason for reason, _ in made.rows] == ["reload refused"]
+    assert made.source.config.links[0].netdev == first

@@ -90,10 +90,44 @@ def test_a_spine_takes_some_flows_between_leaves_of_many_pairs():
     assert blames[0].kind is Kind.SPINE
 
 
+def test_a_spine_is_named_though_it_is_open_between_which_leaves():
+    """Four of eleven flows between leaves fail, three of them between the same two."""
+    bad = {"a0d1", "b0d1", "b2d0", "c1d0"}
+    across = ["a1b2", "a2b0", "a2b1", "a2c1", "b0c2", "b1d0", "b2c1", *sorted(bad)]
+    flows = [
+        Flow((a, int(r)), (b, int(s)), SILENT if a + r + b + s in bad else CLEAN)
+        for a, r, b, s in across
+    ]
+    flows += [
+        Flow((a, r), (b, r), CLEAN) for r in range(3) for a in "abcd" for b in "abcd" if a < b
+    ]
+    (blame,) = locate(flows, certain=True)
+    assert (blame.kind, blame.element) == (Kind.SPINE, "between leaves")
+    spines = [share for kind, _, share in blame.candidates if kind is Kind.SPINE]
+    assert max(spines) < 0.8 < blame.confidence, "no name alone is sure enough"
+
+
 def test_two_faults_get_two_answers():
     blames = locate(seen(lambda _a, b: b in (("h", 3), ("h", 5))))
     assert {(b.kind, b.element) for b in blames} == {(Kind.LINK, "h/3"), (Kind.LINK, "h/5")}
     assert all(b.confidence > 0.8 for b in blames)
+
+
+@pytest.mark.parametrize("dark", [["c"], ["c", "c"], ["c"] * RAILS])
+def test_a_dead_host_is_no_cable_though_its_last_words_were_of_lost_carriers(dark):
+    """Its ports went down one after the other, and it said so of the first ones."""
+    ports_of = [(host, rail) for rail, host in enumerate(dark)]
+    blames = locate(seen(lambda a, b: "c" in (a[0], b[0])), dark=ports_of, certain=True)
+    named = [(b.kind, b.element) for b in blames]
+    assert named[0] == (Kind.HOST, "c")
+    if len(dark) > 1:
+        assert named == [(Kind.HOST, "c")]
+
+
+def test_two_cables_of_a_host_whose_other_rails_work_are_two_cables():
+    cut = {("c", 3), ("c", 5)}
+    blames = locate(seen(lambda a, b: bool(cut & {a, b})), dark=cut, certain=True)
+    assert {(b.kind, b.element) for b in blames} == {(Kind.LINK, "c/3"), (Kind.LINK, "c/5")}
 
 
 def test_one_pair_alone_is_no_nic():

@@ -42,10 +42,14 @@ def test_loss_of_one_peer_s_path_is_that_path():
     assert "b lost on this path" in feed.verdict.paths[9]
 
 
-def test_a_peer_that_loses_on_all_rails_is_busy_and_nobody_s_fault():
+def test_two_links_that_lose_are_two_places():
+    """The one that loses more is every asking's first answer."""
     feed = Feed(2)
-    feed.run(60, lambda _r, p, w: 0.1 if (p, w) == ("c", "tx") else 0.0)
-    assert (feed.found, feed.paths_found) == ({}, {})
+    feed.run(20)
+    rates = {(1, "rx"): 0.02, (2, "rx"): 0.2}
+    verdict = feed.run(30, lambda r, _p, w: rates.get((r, w), 0.0))
+    places = {index: (blame.kind, blame.element) for index, blame in verdict.at.items()}
+    assert places == {1: (Kind.LINK, "h/1"), 2: (Kind.LINK, "h/2")}
 
 
 def test_one_peer_alone_never_blames_a_link():

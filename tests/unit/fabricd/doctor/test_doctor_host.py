@@ -11,6 +11,7 @@ from fabricd.doctor.checks.network import roce_mtu
 from fabricd.doctor.finding import Severity
 from fabricd.doctor.gather import firewall, limits
 from fabricd.doctor.gather.pci import ConfigSpaceError, acs_control
+from fabricd.doctor.tree import MAX_BYTES, Tree
 
 
 @pytest.fixture
@@ -54,6 +55,25 @@ def test_a_job_that_runs_with_too_little(mlx5):
     finding = one(mlx5, "memlock")
     assert finding.subject == "process 4711 (python)"
     assert finding.severity is Severity.WARNING, "64 MiB: enough to begin with"
+
+
+@pytest.mark.parametrize("before", [9 << 20, (256 << 10) - 7])
+def test_a_job_with_very_many_mappings_is_one(mlx5, before):
+    """Libraries are the last ones; a job on GPUs may have 100,000 mappings before them."""
+    row = "7f00-7f01 rw-p 0 0:0 0\n"
+    many = row * (before // len(row)) + "x" * (before % len(row))
+    mlx5.process(4711, {}, limit="67108864")
+    mlx5.write("proc/4711/maps", many + "libnccl.so.2\n")
+    assert one(mlx5, "memlock").subject == "process 4711 (python)"
+
+
+def test_a_file_that_is_cut_short_is_named(tmp_path):
+    tree = Tree(tmp_path)
+    (tmp_path / "dev").write_text("a" * MAX_BYTES)
+    assert (len(tree.read("dev")), tree.unexamined) == (MAX_BYTES, {})
+    (tmp_path / "dev").write_text("a" * (MAX_BYTES + 1))
+    assert len(tree.read("dev")) == MAX_BYTES
+    assert tree.unexamined == {"the rest of dev": f"it has more than {MAX_BYTES} bytes"}
 
 
 def test_cap_ipc_lock_of_the_initial_user_namespace_exempts(mlx5):

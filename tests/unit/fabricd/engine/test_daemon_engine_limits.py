@@ -62,6 +62,88 @@ def test_links_that_probes_took_count_with_each_peer():
     assert len(said) == 1
 
 
+def test_two_dead_ports_elsewhere_make_no_suspect_of_the_link_that_probes_them():
+    """It was SUSPECT as long as they were dead, and an alert said so after ten minutes."""
+    host = Host(rails=3, peers="abcd")
+    host.silence((1, "a"), (1, "b"))
+    host.run(30 * SEC, step=100 * MS)
+    assert host.states() == [S.UP] * 3
+    assert {(p.netdev, p.remote) for p in host.engine.plan().paths} == {
+        ("rail1", "10.1.0.97"), ("rail1", "10.1.0.98")
+    }  # fmt: skip
+    assert not [c for c in host.changes if c.transition.to_state is S.SUSPECT and not c.peer]
+
+
+def flap_with_late_probes(host, link):
+    """300 ms without carrier, and then its probes are silent for 150 ms more."""
+    host.engine.links[link].carrier, host.engine.links[link].pending_downs = False, 1
+    host.silence(link)
+    yield from (host.run(10 * MS) for _ in range(30))
+    host.engine.links[link].carrier = True
+    yield from (host.run(10 * MS) for _ in range(15))
+    for path in host.engine.paths:
+        if path.spec.link == link:
+            host.silent.pop(path.index, None)
+    yield from (host.run(10 * MS) for _ in range(30))
+
+
+def changes_of_exceptions(host, steps):
+    """How often the page's path entries change."""
+    changes, before = 0, host.engine.plan().paths
+    for _ in steps:
+        if (now := host.engine.plan().paths) != before:
+            changes, before = changes + 1, now
+    return changes
+
+
+def flap_often(host, link, times):
+    for _ in range(times):
+        yield from flap_with_late_probes(host, link)
+
+
+@pytest.mark.parametrize("flaps", [1, 13])
+def test_flaps_of_one_rail_change_the_exception_on_another_three_times_at_most(flaps):
+    """It was twice for each flap: probes keep a link out for a moment once its carrier is back."""
+    host = Host(rails=3)
+    host.silence((1, "b"))
+    host.run(2 * SEC)
+    assert [(p.netdev, p.remote, p.weight) for p in host.engine.plan().paths] == [
+        ("rail1", "10.1.0.98", 0)
+    ]
+    published = 1 + changes_of_exceptions(host, flap_often(host, 0, flaps))
+    published += changes_of_exceptions(host, (host.run(SEC, step=SEC) for _ in range(100)))
+    host.restore()
+    published += changes_of_exceptions(host, (host.run(SEC, step=SEC) for _ in range(100)))
+    assert published <= 3
+    assert host.engine.plan().paths == (), "the path is well, and carries"
+
+
+def test_an_exception_that_was_given_up_returns_after_the_window():
+    host = Host(rails=3)
+    host.silence((1, "b"))
+    host.run(2 * SEC)
+    for _ in flap_with_late_probes(host, 0):
+        pass
+    assert host.engine.plan().paths == ()
+    host.run(300 * SEC, step=SEC)
+    assert host.engine.plan().paths == (), "two of three changes are made"
+    host.run(301 * SEC, step=SEC)
+    assert [(p.netdev, p.weight) for p in host.engine.plan().paths] == [("rail1", 0)]
+
+
+def test_a_path_whose_peer_says_that_it_has_no_carrier_is_no_probe_evidence():
+    host = Host(rails=3)
+    host.silence((1, "b"))
+    host.engine.report_peers({}, {}, {path_of(host, 1, "b").index})
+    host.run(2 * SEC)
+    assert changes_of_exceptions(host, flap_often(host, 0, 13)) == 0
+    assert [(p.netdev, p.weight) for p in host.engine.plan().paths] == [("rail1", 0)]
+
+
+def path_of(host, link, peer):
+    return next(p for p in host.engine.paths if (p.spec.link, p.spec.peer) == (link, peer))
+
+
 @pytest.mark.parametrize("prober", [True, False])
 def test_a_detector_that_is_off_releases_what_it_took(prober):
     host = Host()

@@ -20,6 +20,7 @@ from fabricd.probes.feed import ProberFeed
 from fabricd.probes.records import LinkRow, MissRecord, PathRow, RdmaPortRecord
 from fabricd.probes.ring import RingError, RingReader
 from fabricd.views.explain import explain
+from fabricd.views.rdma import text as rdma_text
 from fabricd.views.report import links, snapshot, status
 from lab.inputs.ring_file import event_at, fresh_ring, put
 from telemetry.events import LinkState as S
@@ -45,6 +46,24 @@ def test_rdma_is_probed_where_there_is_a_port_an_address_and_a_path():
 def test_rdma_that_finds_no_room_in_the_ring_is_not_probed():
     many = specs(4) * (lay.MAX_PATHS // 12)
     assert plan.rdma_ports(config(), ["10.0.0.1"] * 4, many, MLX) == ()
+    assert plan.rdma_note(config(), ["10.0.0.1"] * 4, many, MLX) == (
+        "with RDMA there are 6 links and 1530 paths to probe, and the prober has room for 64 and "
+        "1024: [probe] peers_per_rail makes fewer"
+    )
+    few = specs(4), MLX
+    assert plan.rdma_note(config(), ["10.0.0.1"] * 4, *few) == ""
+
+
+async def test_a_link_says_why_its_rdma_is_not_probed(tmp_path, monkeypatch):
+    made = WholeHost(tmp_path, PEERS, ADDRESSED)
+    host, ports = made.host, {"rail1": (Port("mlx5_1", 1),)}
+    links = host.engine.links
+    assert rdma_text(host, links[1], 0) == "RDMA is not probed here"
+    monkeypatch.setattr(lay, "MAX_PATHS", len(host.engine.paths))
+    host.planner.ports_found(ports)
+    assert "RDMA is not probed here: with RDMA there are 3 links" in rdma_text(host, links[1], 0)
+    assert rdma_text(host, links[0], 0) == "RDMA is not probed here", "it has no port"
+    made.close()
 
 
 def test_the_configuration_says_off_or_auto():

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabricd.config.loader import parse as parse_config
 from fabricd.escalate.fence_keeper import FenceKeeper, FenceStore
 from fabricd.escalate.fences import JOB, MOST_FENCES, MOST_UNORDERED, FenceError, FenceRegistry
 from fabricd.escalate.orders import MOST_COMPUTES, Orders
-from fabricd.escalate.sockets import Target, matching, parse_socket
+from fabricd.escalate.sockets import Target, addresses_of, matching, parse_socket
 from telemetry.counters.types import CounterError
 from telemetry.messages.documents import ComputeOrder, Fence
 from telemetry.messages.envelope import BadMessageError
@@ -204,6 +205,21 @@ def test_a_sockets_message_as_the_kernel_has_it():
 def test_any_bytes_are_a_socket_or_refused(data):
     with contextlib.suppress(CounterError):
         parse_socket(data)
+
+
+def test_an_address_that_two_hosts_have_ends_no_connection():
+    """fe80::2 on rail 0 is h1 and on rail 1 is h2: a socket does not say which."""
+    peers = parse_config(
+        '[host]\nname = "h0"\n[[links]]\nnetdev = "a"\nrail = 0\n'
+        '[[peers]]\nhost = "h1"\naddresses = [{ rail = 0, address = "fe80::2" }, '
+        '{ rail = 1, address = "fe80::3" }, { rail = 2, address = "fe80::3" }]\n'
+        '[[peers]]\nhost = "h2"\naddresses = [{ rail = 1, address = "fe80::2" }, '
+        '{ rail = 0, address = "10.0.0.2" }]\n',
+        "f.toml",
+    ).peers
+    assert addresses_of("h1", peers) == {"fe80::3"}
+    assert addresses_of("h2", peers) == {"10.0.0.2"}
+    assert addresses_of("h3", peers) == frozenset()
 
 
 def test_only_the_jobs_users_connections_to_that_host_are_meant():

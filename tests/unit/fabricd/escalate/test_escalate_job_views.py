@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 from fabricd.cli.training_commands import ranks_on_hosts, spans
 from fabricd.escalate.job_views import MOST_EVIDENCE, JobViews, migration, moves, phase_row
 from telemetry.events import EventKind
-from telemetry.messages.documents import ComputeJob, ComputeView, HostEvidence, Recovery
+from telemetry.messages.documents import (
+    ComputeJob,
+    ComputeView,
+    HostEvidence,
+    RankSlowness,
+    Recovery,
+)
 
 MOVE = Recovery(
     generation=3, proposal="p3", failure_class="host", outcome="recovered", reason="h2 is lost",
@@ -178,3 +184,50 @@ def test_ranks_on_hosts():
     assert ranks_on_hosts({}) == "-"
     many = {str(i): {"host": f"h{i}", "process": "p"} for i in range(10)}
     assert ranks_on_hosts(many).endswith("7 h7, and 2 more hosts")
+
+
+def slow(rank=2, host="h2", ratio=1.15):
+    return RankSlowness(rank=rank, host=host, ratio=ratio, text=f"rank {rank} on {host} is slow")
+
+
+def slow_rows(rows):
+    return [(row.reason, row.data.get("ratio")) for row in rows if row.kind is EventKind.SLOW_RANK]
+
+
+def test_a_slow_rank_is_a_row_when_it_is_named_and_one_when_it_is_not_any_more():
+    views = JobViews()
+    assert slow_rows(views.update("c0", view(job()), 0)) == []
+    named = view(job(slow_ranks=[slow()]))
+    assert slow_rows(views.update("c0", named, 1)) == [("job gpt: rank 2 on h2 is slow", 1.15)]
+    assert [one["slow_ranks"] for one in views.jobs(1)] == [["rank 2 on h2 is slow"]]
+    assert slow_rows(views.update("c1", named, 2)) == [], "another fabric-compute says so, too"
+    slower = view(job(slow_ranks=[slow(ratio=1.4)]))
+    assert slow_rows(views.update("c0", slower, 3)) == [], "the same rank"
+    both = view(job(slow_ranks=[slow(), slow(0, "h0", 1.2)]))
+    assert slow_rows(views.update("c0", both, 4)) == [("job gpt: rank 0 on h0 is slow", 1.2)]
+    [row] = [
+        row for row in views.update("c0", view(job(slow_ranks=[slow()])), 5)
+        if row.kind is EventKind.SLOW_RANK
+    ]  # fmt: skip
+    assert row.reason == "job gpt: rank 0 on h0 is not called slow any more"
+    assert row.data.items() >= {"job": "gpt", "rank": 0, "host": "h0", "named": False}.items()
+
+
+def test_the_row_of_a_slow_rank_is_not_written_again_after_a_restart():
+    first = JobViews()
+    state = view(job(slow_ranks=[slow(), slow(0, "h0")]))
+    rows = first.update("c0", state, 0) + first.update("c0", view(job(slow_ranks=[slow()])), 1)
+    second = JobViews()
+    second.restore([{"kind": row.kind.value, "data": row.data} for row in rows])
+    second.restore([{"kind": "slow_rank", "data": {"id": "x", "job": "gpt", "rank": "no"}}])
+    assert slow_rows(second.update("c0", view(job(slow_ranks=[slow()])), 2)) == []
+    assert slow_rows(second.update("c0", view(job()), 3)) == [
+        ("job gpt: rank 2 on h2 is not called slow any more", None)
+    ]
+
+
+def test_a_rank_that_is_slow_on_another_host_is_another_row():
+    views = JobViews()
+    views.update("c0", view(job(slow_ranks=[slow()])), 0)
+    moved = view(job(3, places=("h0", "h1", "h4"), slow_ranks=[slow(host="h4")]))
+    assert slow_rows(views.update("c0", moved, 1)) == [("job gpt: rank 2 on h4 is slow", 1.15)]

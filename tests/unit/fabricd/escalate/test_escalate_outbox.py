@@ -1,6 +1,7 @@
 """The outbox's file and its sender: nothing is lost, nothing is sent under two ids."""
 
 import asyncio
+import contextlib
 import random
 import sqlite3
 import threading
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from fabricd.escalate.outbox import MOST_UNSTORED, Outbox, StoreThread
 from fabricd.escalate.outbox_store import Depth, OutboxStore, Waiting
 from telemetry.broker.interface import NotConnectedError
+from telemetry.broker.limits import PacketTooLargeError
 from telemetry.timeline_schema import TimelineError
 
 
@@ -83,14 +85,23 @@ def test_a_directory_that_cannot_be_made_is_an_error_to_try_again(tmp_path):
     assert caught.value.retryable
 
 
+@contextlib.contextmanager
+def another_reader(path):
+    reader = OutboxStore(path)
+    yield reader
+    reader.close()
+
+
 class Broker:
     """Acknowledges when told to."""
 
     def __init__(self):
-        self.got, self.lost = [], 0
+        self.got, self.lost, self.limit = [], 0, 1 << 20
 
     async def publish(self, payload):
         await asyncio.sleep(0)
+        if len(payload) > self.limit:
+            raise PacketTooLargeError(len(payload), self.limit, announced=True)
         if self.lost:
             self.lost -= 1
             raise NotConnectedError("gone")
@@ -157,6 +168,53 @@ async def test_an_event_waits_once_it_is_on_disk_and_not_before(tmp_path, held):
     assert payloads(reader) == [1]
     reader.close()
     await end(task, store, thread)
+
+
+async def test_who_promises_by_an_event_is_called_back_once_it_is_on_disk(tmp_path, held):
+    """A fence is acknowledged then: a killed fabricd has lost no event of what others were told."""
+    path = tmp_path / "o.db"
+    store, thread = OutboxStore(path), StoreThread()
+    outbox = Outbox(store, thread, Broker().publish)
+    called = []
+
+    def call(name):
+        called.append(name)
+        with another_reader(path) as reader:
+            called.append(payloads(reader))
+
+    outbox.when_stored(lambda: called.append("nothing waits"))
+    assert called.pop() == "nothing waits"
+    blocked = asyncio.create_task(thread.call(held[0]))
+    assert await asyncio.to_thread(held[1].wait, 60)
+    outbox.offer(waiting(1))
+    outbox.when_stored(lambda: call("first"))
+    outbox.offer(waiting(2))
+    outbox.when_stored(lambda: call("second"))
+    task = asyncio.create_task(outbox.run())
+    await asyncio.sleep(0.01)
+    assert called == []
+    held[2].set()
+    await blocked
+    await settled(outbox, 2)
+    assert called == ["first", [1, 2], "second", [1, 2]]
+    await end(task, store, thread)
+
+
+async def test_an_event_that_the_broker_never_takes_is_given_up_and_counted(tmp_path):
+    broker, store, thread = Broker(), OutboxStore(tmp_path / "o.db"), StoreThread()
+    broker.limit = 5
+    outbox = Outbox(store, thread, broker.publish)
+    for number in range(20):
+        outbox.offer(waiting(number, size=6 if number % 4 == 0 else 2))
+    outbox.connection_changed(connected=True)
+    task = asyncio.create_task(outbox.run())
+    await settled(outbox)
+    assert broker.got == [number for number in range(20) if number % 4]
+    assert outbox.depth == Depth(0, 0, 5)
+    await end(task, store, thread)
+    with another_reader(tmp_path / "o.db") as again:
+        assert payloads(again) == []
+        assert again.depth.dropped == 5, "kept over a restart"
 
 
 async def test_before_the_end_what_waits_is_stored(tmp_path):

@@ -10,6 +10,7 @@ from fabricd.config.loader import parse as parse_config
 from fabricd.config.tables import PeerTable
 from fabricd.escalate.peers import LEAVE_NS, PeerDirectory, dump, load
 from fabricd.probes.plan import with_peers
+from fabricd.probes.wire_id import host_id
 from telemetry.messages.documents import HostDocument
 from telemetry.messages.envelope import BadMessageError
 
@@ -68,6 +69,25 @@ def test_an_address_is_that_of_one_host():
     directory.document("h2", document("h2", "10.0.0.1", "10.1.0.2"))
     directory.document("h1", document("h1", "10.0.0.1"))
     assert shown(directory) == {"h1": [(0, "10.0.0.1")], "h2": [(1, "10.1.0.2")]}
+    assert directory.doubles == ("10.0.0.1 of h2 is h1's, too",)
+    directory.document("h1", document("h1", "10.0.0.7"))
+    assert shown(directory)["h2"] == [(0, "10.0.0.1"), (1, "10.1.0.2")]
+    assert directory.doubles == ()
+
+
+def test_two_hosts_whose_probes_have_one_number_are_not_both_probed():
+    """A peer's report names hosts by number: one would be blamed for the other."""
+    one, other = "gpu-76826", "gpu-77094"
+    assert host_id(one) == host_id(other)
+    directory = PeerDirectory("h0", PORT)
+    directory.document(other, document(other, "10.0.0.1"))
+    with pytest.raises(BadMessageError, match=f'"{one}" and "{other}" have the same number'):
+        directory.document(one, document(one, "10.0.0.2"))
+    assert list(shown(directory)) == [other]
+    directory.document(other, document(other, "10.0.0.3"))
+    assert shown(directory) == {other: [(0, "10.0.0.3")]}
+    with pytest.raises(BadMessageError, match=f"{one} is not probed"):
+        PeerDirectory(other, PORT).document(one, document(one, "10.0.0.2"))
 
 
 def test_a_host_leaves_some_time_after_its_goodbye_and_never_by_its_will():

@@ -80,6 +80,46 @@ def test_a_device_that_the_configuration_names(tmp_path):
     assert made.changed(["ens32", "ens33"])
 
 
+def test_of_a_named_device_with_two_ports_each_link_has_its_own(tmp_path):
+    ipoib(tmp_path, "mlx4_0", 2, "ib0", 0)
+    ipoib(tmp_path, "mlx4_0", 2, "ib1", 1)
+    gid(tmp_path, "mlx4_1", 1, 0, "eth0")
+    gid(tmp_path, "mlx4_1", 2, 0, "eth1")
+    named = {"ib0": "mlx4_0", "ib1": "mlx4_0", "eth1": "mlx4_1", "eth7": "mlx4_1"}
+    found = ports_of(list(named), ["mlx4_0", "mlx4_1"], sysfs=tmp_path, named=named)
+    assert found["ib0"] == (Port("mlx4_0", 1),)
+    assert found["ib1"] == (Port("mlx4_0", 2),)
+    assert found["eth1"] == (Port("mlx4_1", 2),)
+    assert found["eth7"] == (Port("mlx4_1", 1), Port("mlx4_1", 2)), "the system does not say which"
+
+
+def pci(sysfs, kind, name, function):
+    target = sysfs / "devices" / function
+    target.mkdir(parents=True, exist_ok=True)
+    (sysfs / kind / name).mkdir(parents=True, exist_ok=True)
+    (sysfs / kind / name / "device").symlink_to(target)
+
+
+def test_an_interface_of_that_name_in_another_namespace(tmp_path):
+    """A GID table names interfaces of all namespaces: a pod's eth0 is not the host's."""
+    gid(tmp_path, "mlx5_7", 1, 0, "eth0")
+    pci(tmp_path, "infiniband", "mlx5_7", "0000:81:00.4")
+    pci(tmp_path, "net", "eth0", "0000:01:00.0")
+    assert ports_of(["eth0"], ["mlx5_7"], sysfs=tmp_path) == {}
+    gid(tmp_path, "mlx5_0", 1, 0, "eth0")
+    pci(tmp_path, "infiniband", "mlx5_0", "0000:01:00.0")
+    devices = ["mlx5_0", "mlx5_7"]
+    assert ports_of(["eth0"], devices, sysfs=tmp_path) == {"eth0": (Port("mlx5_0", 1),)}
+
+
+@pytest.mark.parametrize("function", ["0000:01:00.1", "mlx5_core.sf.4"])
+def test_a_port_of_another_function_of_the_slot_counts(tmp_path, function):
+    gid(tmp_path, "mlx5_0", 2, 0, "eth1")
+    pci(tmp_path, "infiniband", "mlx5_0", "0000:01:00.0")
+    pci(tmp_path, "net", "eth1", function)
+    assert ports_of(["eth1"], ["mlx5_0"], sysfs=tmp_path) == {"eth1": (Port("mlx5_0", 2),)}
+
+
 def test_a_port_that_does_not_exist_is_none(tmp_path):
     ipoib(tmp_path, "mlx5_0", 1, "ib0", 3)
     assert ports_of(["ib0"], ["mlx5_0"], sysfs=tmp_path) == {}
@@ -154,3 +194,17 @@ def test_a_device_that_goes_while_it_is_looked_at_breaks_nothing(tmp_path, monke
     made = IbPorts(["eth0"], verbs=Verbs(("mlx5_0", 1, ACTIVE)), sysfs=tmp_path)
     assert made.note == "a verbs device went away meanwhile: No such file or directory"
     assert made.netdevs == []
+
+
+def test_a_link_without_a_port_is_looked_up_again_while_there_are_devices(tmp_path):
+    gid(tmp_path, "mlx5_0", 1, 0, "")  # no address yet: the table names nothing
+    verbs = Verbs(("mlx5_0", 1, ACTIVE))
+    early = IbPorts(["bond0"], verbs=verbs, sysfs=tmp_path)
+    assert early.note == "no verbs device behind the configured links"
+    assert early.incomplete
+    assert not early.changed(["bond0"]), "the same devices and links"
+    gid(tmp_path, "mlx5_0", 1, 0, "bond0")
+    late = IbPorts(["bond0"], verbs=verbs, sysfs=tmp_path)
+    assert late.read() == {"bond0": True}
+    assert not late.incomplete
+    assert not IbPorts(["bond0"], verbs=Verbs(), sysfs=tmp_path / "none").incomplete, "no devices"

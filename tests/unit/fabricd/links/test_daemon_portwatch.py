@@ -6,7 +6,7 @@ import threading
 import pytest
 from verbs_ports import Ports
 
-from fabricd.links.portwatch import DROP_S, PortWatch
+from fabricd.links.portwatch import AGAIN_S, DROP_S, PortWatch
 
 S = 10**9
 ACTIVE = {"rail0": True}
@@ -115,3 +115,27 @@ async def test_without_a_thread_ports_do_not_answer_and_nothing_is_raised(ports,
     await watch.look(["rail0"], {}, now=S)
     assert host.active == ACTIVE
     assert host.rows[1:] == ["verbs ports answer again"]
+
+
+async def test_a_port_that_comes_after_the_start_is_found(ports):
+    host, late, made = Host(), Ports(), []
+    ports.incomplete, ports.netdevs, ports.note = True, [], "no verbs device"
+    late.ports = {"rail0": ("mlx5_0/1",)}
+
+    def make(*_):
+        made.append(late if len(made) == 1 else ports)
+        return made[-1]
+
+    watch = PortWatch(ports, host, host.record, make=make, limit_s=60)
+    ports.changed = lambda *_: False
+    host.ports = {}
+    for second in range(round(2 * AGAIN_S)):
+        await watch.look(["rail0"], {}, now=second * S)
+    assert (len(made), watch.note, host.active) == (1, "no verbs device", None), "as seldom"
+    await watch.look(["rail0"], {}, now=round(2 * AGAIN_S * S))
+    assert watch.note == "rail0=mlx5_0/1"
+    assert host.ports == late.ports
+    assert host.active == ACTIVE, "and read at once"
+    for second in range(round(2 * AGAIN_S), round(5 * AGAIN_S)):
+        await watch.look(["rail0"], {}, now=second * S)
+    assert len(made) == 2, "no link lacks one"

@@ -35,6 +35,15 @@ def test_a_switch_says_who_it_is():
     assert parse_frame(tagged).switch == "00:11:22:33:44:55"
 
 
+@pytest.mark.parametrize("name", ["sonic", "Switch", "localhost.localdomain", "localhost"])
+def test_switches_of_one_name_as_they_come_are_two(name):
+    other = tlv(1, b"\x04" + bytes.fromhex("0011223344aa"))
+    found = [parse_frame(frame(x, PORT, TTL, tlv(5, name.encode()))) for x in (CHASSIS, other)]
+    assert [x.switch for x in found] == ["00:11:22:33:44:55", "00:11:22:33:44:aa"]
+    assert found[0].name == name, "people see it still"
+    assert Neighbour("00:11:22:33:44:55", "1", 120, "sonic-leaf-a1").switch == "sonic-leaf-a1"
+
+
 @pytest.mark.parametrize(
     ("chassis", "port", "expected"),
     [

@@ -268,6 +268,33 @@ async def test_pcie_below_what_it_had(nics):
     assert nics.whole.link("rail1").counters == []
 
 
+UPLINK = {"pcie_uplink_width": 16.0, "pcie_uplink_width_max": 16.0,
+          "pcie_uplink_speed": 32e9, "pcie_uplink_speed_max": 32e9}  # fmt: skip
+
+
+async def test_the_uplink_of_the_switch_above_is_a_finding(nics):
+    half = WIDE | UPLINK | {"pcie_uplink_width": 8.0}
+    nics.slow(source="pci", gauges=half)
+    assert nics.whole.link("rail1").counters == [], "one reading"
+    nics.slow(source="pci", gauges=half)
+    assert [str(f) for f in nics.whole.link("rail1").counters] == ["pcie_uplink 8 of 16 lanes"]
+    assert nics.whole.weights()["rail1"] == 1000, "it never was better: no weight by itself"
+    assert nics.explain()["nic"]["pcie"] == "switch uplink 8 of 16 lanes"
+    assert any("pcie_uplink" in row["reason"] for row in nics.rows("finding"))
+    nics.slow(source="pci", gauges=WIDE | UPLINK)
+    assert nics.whole.link("rail1").counters == []
+
+
+async def test_an_uplink_below_what_it_had_costs_weight(nics):
+    nics.slow(source="pci", gauges=WIDE | UPLINK)
+    half = WIDE | UPLINK | {"pcie_uplink_width": 8.0}
+    nics.slow(source="pci", gauges=half)
+    assert nics.whole.weights()["rail1"] == 1000, "one odd reading is no evidence"
+    nics.slow(source="pci", gauges=half)
+    assert nics.whole.weights()["rail1"] == 500
+    assert "pcie_downgrade switch uplink 8 of 16 lanes" in nics.explain()["reason"]
+
+
 WIDE = {"pcie_width": 16.0, "pcie_width_max": 16.0, "pcie_speed": 32e9, "pcie_speed_max": 32e9}
 
 
@@ -295,7 +322,7 @@ async def test_a_count_that_was_not_exact_stays_so_over_a_restart(nics):
 @pytest.mark.parametrize("bad", [
     3, [], {"rail1": 3}, {"rail1": {"pcie": 3}}, {"rail1": {"pcie": {"pcie_width": "x"}}},
     {"rail1": {"pcie": {"pcie_width": float("nan")}}}, {"rail1": {"pcie": {"other": 1}}},
-    {"rail1": {"inexact": 3}}, {"rail1": {"speed": {"netdev": "x"}}},
+    {"rail1": {"inexact": 3}}, {"rail1": {"hardware": 3}}, {"rail1": {"speed": {"netdev": "x"}}},
     {"rail1": {"speed": {"netdev": -1.0}}}, {"rail1": {"speed": {"other": 1.0}}},
     {"rail1": {"speed": 3}},
 ])  # fmt: skip

@@ -88,6 +88,33 @@ def test_a_verbs_port_and_its_counters_in_a_sysfs(tmp_path, device):
     assert ("ib_port", True) in {(s.source, s.on) for s in found.statuses}
 
 
+def test_a_port_that_the_gid_table_names_later_is_found(tmp_path):
+    port = tmp_path / "infiniband/mlx5_0/ports/1"
+    (port / "gid_attrs/ndevs").mkdir(parents=True)
+    (port / "counters").mkdir()
+    (port / "counters/symbol_error").write_text("5\n")
+    ndev = port / "gid_attrs/ndevs/0"
+    ndev.write_text("\n")
+    reader = CounterReader("bond0", sysfs=tmp_path)
+    assert reader.read(S).rdma_device == ""
+    ndev.write_text("bond0\n")
+    assert reader.read(31 * S).rdma_device == "", "256 files of each device: not all the time"
+    assert reader.read(72 * S).rdma_device == "mlx5_0"
+    ndev.write_text("\n")
+    assert reader.read(200 * S).rdma_device == "mlx5_0", "an address that is gone is no other port"
+    reader.close()
+
+
+@pytest.mark.parametrize(("said", "speed"), [("25000", 25e9), ("65535", None), ("-1", None)])
+def test_a_speed_that_no_link_has_is_not_known(tmp_path, said, speed):
+    net = tmp_path / "net/nosuch9"
+    net.mkdir(parents=True)
+    (net / "speed").write_text(f"{said}\n")
+    slow = SlowReader("nosuch9", sysfs=tmp_path, module=Cage())
+    assert slow.read(S).gauges["speed"].get("speed") == speed
+    slow.close()
+
+
 class FakeReader:
     """Counts its reads; hangs while `gate` is clear."""
 

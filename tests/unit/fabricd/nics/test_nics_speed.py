@@ -165,6 +165,15 @@ class Host:
             host.evaluator.report(events, changed=changed)
         return self.whole.weights()[netdev]
 
+    def identify(self, hardware):
+        """Its counters are read, and the address that it was made with."""
+        host = self.whole.host
+        self.now += S
+        reading = Reading("rail1", "counters", self.now, hardware=hardware)
+        flaps = host.carriers.tracker.totals
+        events, changed = host.nics.take([reading], host.engine, flaps, self.now)
+        host.evaluator.report(events, changed=changed)
+
     def explain(self):
         return explain(self.whole.host, "rail1", self.now)
 
@@ -255,6 +264,29 @@ async def test_the_best_is_kept_over_a_restart(host):
     host.whole.host.nics.nics["rail1"] = Nic("rail1")
     assert memory.restore(host.whole.host.nics.nics, kept) == []
     assert host.read(100, 100) == 250
+
+
+@pytest.mark.parametrize(
+    ("hardware", "weight"),
+    [("02:00:00:00:00:01", 250), ("02:00:00:00:00:02", 1000), ("", 250)],
+)
+@pytest.mark.parametrize("restarted", [True, False])
+async def test_another_nic_of_the_name_is_not_measured_by_the_last_one(
+    host, hardware, weight, restarted
+):
+    """Names moved after a card was put in, or another card is in the slot."""
+    host.identify("02:00:00:00:00:01")
+    host.read(400, 400)
+    if restarted:
+        kept = json.loads(json.dumps(memory.save(host.whole.host.nics.nics)))
+        host.whole.host.nics.nics["rail1"] = Nic("rail1")
+        assert memory.restore(host.whole.host.nics.nics, kept) == []
+    host.identify(hardware)
+    assert host.read(100, 100) == weight
+    told = [x for x in host.whole.told if "another NIC has this name" in x.get("reason", "")]
+    assert len(told) == (weight == 1000)
+    host.identify(hardware)
+    assert host.read(50, 50) == round(weight / 2), "from then on it has a speed of its own"
 
 
 async def test_an_operator_accepts_another_speed_by_a_reload(host):

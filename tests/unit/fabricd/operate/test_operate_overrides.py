@@ -73,6 +73,46 @@ def test_what_ended_meanwhile_is_reported_once():
     assert restored(overrides, wall_ns=200 * HOUR).expire(0) == [override]
 
 
+DAY = 24 * HOUR
+
+
+def test_within_a_boot_a_wall_clock_that_is_set_ends_nothing():
+    """A drain of 24 h ended at once where fabricd was restarted with the clock a year ahead."""
+    overrides = ActiveOverrides("boot")
+    put(overrides, Kind.DRAIN, seconds=86_400, now=5 * HOUR)
+    document = json.loads(json.dumps(overrides.save()))
+    for wall in (100 * HOUR + 365 * DAY, 0, 101 * HOUR):
+        later = ActiveOverrides("boot")
+        assert later.restore(document, wall_ns=wall, now=6 * HOUR) == []
+        assert later.due_at() == 5 * HOUR + DAY
+    later = ActiveOverrides("boot")
+    later.restore(document, wall_ns=100 * HOUR, now=5 * HOUR + DAY)
+    assert [o.kind for o in later.expire(5 * HOUR + DAY)] == [Kind.DRAIN]
+
+
+@pytest.mark.parametrize(
+    ("wall", "left", "told"),
+    [
+        (110 * HOUR, 14 * HOUR, False),
+        (100 * HOUR + 20 * DAY, 0, False),
+        (100 * HOUR + 365 * DAY, DAY, True),
+    ],
+    ids=["on", "over", "a year ahead"],
+)
+def test_over_a_reboot_the_wall_clock_counts_unless_it_is_implausible(wall, left, told):
+    overrides = ActiveOverrides("boot")
+    put(overrides, Kind.DRAIN, seconds=86_400, now=5 * HOUR)
+    later = ActiveOverrides("the next")
+    said = later.restore(json.loads(json.dumps(overrides.save())), wall_ns=wall, now=HOUR)
+    assert later.due_at() == HOUR + left
+    assert bool(said) == told
+    if told:
+        assert said == [
+            "drain rail0: ended 364 d ago by the wall clock; it holds for 86400 s more: "
+            "is the clock right?"
+        ]
+
+
 def test_a_clock_that_was_set_back_prolongs_nothing():
     overrides = ActiveOverrides()
     put(overrides)

@@ -49,6 +49,17 @@ def test_darkness_is_no_level_and_limits_are_in_dbm():
     assert (seen.rx_low_dbm[0], seen.hot_celsius[0]) == (pytest.approx(-10.0), 70.0)
 
 
+def test_a_lane_without_light_or_monitor_hides_no_other():
+    """A breakout uses some of the lanes; some modules read 0 where they measure nothing."""
+    gather = Gather(["rail0"])
+    gather.read("rail0", {"rx_power/0": 1e-3, "rx_power/1": 0.0, "tx_power/0": 0.0})
+    gather.read("rail0", {"tx_power/1": 2e-3, "module_temperature": 0.0})
+    seen = Window.of(gather.window(SPEEDS))
+    assert seen.rx_dbm[0] == pytest.approx(0.0)
+    assert seen.tx_dbm[0] == pytest.approx(3.01, abs=0.01)
+    assert seen.celsius[0] == 0.0
+
+
 def test_the_predictor_takes_it():
     gather, predictor = Gather(["rail0", "rail1"]), Predictor(["rail0", "rail1"])
     for _ in range(10):

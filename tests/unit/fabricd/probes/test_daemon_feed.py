@@ -7,7 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from fabricd.probes.client import ProbeConfig, ProbeLink, ProbePath
+from fabricd.probes.client import (
+    ProbeConfig,
+    ProbeLink,
+    ProbePath,
+    ProberError,
+    ProberGoneError,
+)
 from fabricd.probes.feed import STALE_NS, ProberFeed
 from fabricd.probes.records import Direction, HeardRecord
 from fabricd.probes.ring import RingError
@@ -119,3 +125,25 @@ async def test_a_configuration_that_comes_while_another_is_answered(tmp_path):
     assert made._dirty
     await made._configure(client)
     assert made.epoch == 6
+
+
+async def test_why_the_prober_refuses_is_kept_until_it_takes_one(tmp_path):
+    made = ProberFeed(tmp_path)
+    made.configure(CONFIG)
+    answers = [ProberError("links[0].netdev: 1 to 15 bytes"), ProberGoneError("closed"), 5]
+
+    async def configure(_config):
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    client = SimpleNamespace(configure=configure)
+    with pytest.raises(ProberError):
+        await made._configure(client)
+    assert made.refusal == "links[0].netdev: 1 to 15 bytes"
+    with pytest.raises(ProberGoneError):
+        await made._configure(client)
+    assert made.refusal == "links[0].netdev: 1 to 15 bytes", "one that is gone refuses nothing"
+    await made._configure(client)
+    assert made.refusal == ""

@@ -26,12 +26,14 @@ class Watched:
         self.now = START
         self.told = []
 
-    def run(self, seconds, prober=True, **known):
+    def run(self, seconds, prober=True, refusal="", **known):
         """Look twice a second; what was told meanwhile."""
         before = len(self.told)
         for _ in range(round(2 * seconds)):
             self.now += SEC // 2
-            self.told += self.watch.update([link(**known)], self.now, prober=prober)
+            self.told += self.watch.update(
+                [link(**known)], self.now, prober=prober, refusal=refusal
+            )
         return [change.state for change in self.told[before:]]
 
     @property
@@ -54,8 +56,13 @@ def test_never_heard_is_told_after_thirty_seconds_with_carrier():
     assert watched.run(29, heard_ns=0) == []
     assert watched.state is None
     assert watched.run(3, heard_ns=0) == [P.NEVER_HEARD]
-    assert watched.unwatched.startswith("never heard for 3")
-    assert watched.unwatched.endswith(" s, carrier only")
+    assert watched.unwatched == "never heard for 32 s (from 10.0.0.1), carrier only"
+    several = {"address": "fd00::1", "address_note": "has fd00::1, fd00::2: fd00::1 is used"}
+    watched.run(1, heard_ns=0, **several)
+    assert watched.unwatched == (
+        "never heard for 32 s (from fd00::1; rail0 has fd00::1, fd00::2: fd00::1 is used: "
+        "set address in [[links]]), carrier only"
+    )
     assert watched.run(1) == [P.HEARD]
     assert watched.unwatched == ""
 
@@ -101,9 +108,17 @@ def test_an_interface_that_is_down_has_no_address_to_bind_to():
 def test_a_link_that_is_not_probed_says_why():
     for known, why in (
         ({"paths": 0, "address": None}, "no address"),
+        (
+            {"paths": 0, "address": None, "address_note": "fd00::2 is tentative"},
+            "no address: fd00::2 is tentative",
+        ),
         ({"paths": 0}, "no peer on its rail"),
         ({"present": False}, "no device"),
         ({"prober": False}, "no prober"),
+        (
+            {"prober": False, "refusal": "links[0].netdev: 1 to 15"},
+            "the prober refuses the configuration: links[0].netdev: 1 to 15",
+        ),
     ):
         watched = Watched()
         assert watched.run(9, **known) == [], "a start or a restart takes less"

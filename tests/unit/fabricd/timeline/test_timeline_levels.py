@@ -84,6 +84,8 @@ TABLE = [
         ("running", INFO), ("ended", INFO), ("held", ERROR), ("failed", ERROR))),
     (row("migration", data={"outcome": "recovered"}), WARNING),
     (row("migration", data={"outcome": "failed"}), ERROR),
+    (row("slow_rank", data={"named": True}), WARNING),
+    (row("slow_rank", data={"named": False}), INFO),
     (row("fence", "not applied in time: job train on h1, by sockets"), ERROR),
     (row("fence", "this host is fenced in job train: lost"), ERROR),
     (row("job", "registered: train"), INFO),

@@ -250,6 +250,8 @@ async def test_the_place_of_a_fault_is_told(whole):
     blame = Blame(Kind.LINK, "h/1", confidence=0.97)
     whole.host.detectors.localization.places.now = [blame]
     assert said(whole)["located"] == ["link h/1 (NIC, cable or port of the leaf), 97 %"]
+    assert said(whole, "rail0")["located"] == [], "another link of this host"
+    assert said(whole, "rail0")["located_beyond"] == []
     row = located(blame, "h", whole.host.engine)
     assert (row.link, row.rail) == ("rail1", 1)
     doubt = Blame(Kind.UNKNOWN, "", candidates=((Kind.HOST, "h", 0.5), (Kind.LINK, "h/2", 0.4)))

@@ -115,6 +115,7 @@ def test_source_adds_up_its_own_reporters(sysfs):
     told = source.read(4)
     assert told.values == {"health_errors": 4, "health_recoveries": 3}
     assert told.info == {"health/tx": "error"}
+    assert source.status.reason == "tx: in error, not recovered"
     assert len(of_netdev(dump.reporters, mine, "rail1")) == 2
 
 

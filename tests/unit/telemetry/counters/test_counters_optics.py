@@ -73,6 +73,23 @@ def test_sfp_flags_that_it_does_not_implement():
     assert parse(frozen(memory)).flags == frozenset()
 
 
+def test_sfp_copper_has_no_alarms_of_a_laser():
+    memory = sfp()
+    memory[LOWER][8] = 0x04
+    checked(memory[LOWER], 0, 62, 63)
+    memory[A2][112:118] = b"\xff" * 6
+    flags = parse(frozen(memory)).flags
+    assert {flag.partition("_")[0] for flag in flags} == {"temperature", "voltage"}
+
+
+def test_sfp_alarms_of_a_sensor_that_is_not_there():
+    memory = sfp()
+    words(memory[A2], 96, 0x8000, 0)
+    memory[A2][112] = 0b0101_0000  # temperature and voltage, low
+    module = parse(frozen(memory))
+    assert (module.temperature, module.voltage, module.flags) == (None, None, frozenset())
+
+
 def test_sfp_damaged_constants_give_no_calibrated_number():
     memory = sfp(external=True)
     memory[A2][85] ^= 1
@@ -136,6 +153,39 @@ def test_qsfp_flags(at, bit, flag):
     assert parse(frozen(memory)).flags == {flag}
 
 
+@pytest.mark.parametrize(
+    ("byte", "bit", "at", "names"),
+    [
+        (220, 5, 6, {"temperature"}),
+        (220, 4, 7, {"voltage"}),
+        (220, 2, 13, {"tx_power"}),
+        (195, 3, 4, {"tx_fault"}),
+        (195, 1, 3, {"tx_los"}),
+        (194, 5, 5, {"tx_lol"}),
+        (194, 4, 5, {"rx_lol"}),
+    ],
+)
+def test_qsfp_flags_of_monitors_that_it_lacks(byte, bit, at, names):
+    memory = qsfp()
+    memory[LOWER][at] = memory[LOWER][at + (at == 13)] = 0xFF
+    said = parse(frozen(memory)).flags
+    memory[UPPER][byte - 128] &= ~(1 << bit)
+    checked(memory[UPPER], 64, 94, 95)
+    lacked = said - parse(frozen(memory)).flags
+    assert lacked
+    assert lacked == {flag for flag in said if any(flag.startswith(x) for x in names)}
+
+
+def test_qsfp_before_2_8_alarms_of_a_sensor_that_reads_zero():
+    memory = qsfp()
+    memory[LOWER][1] = 7
+    words(memory[LOWER], 22, 0)
+    memory[LOWER][6] = 1 << 6
+    module = parse(frozen(memory))
+    assert module.skipped["temperature"] == "not implemented"
+    assert module.flags == frozenset()
+
+
 def test_copper_has_no_light():
     memory = qsfp()
     memory[UPPER][19] = 0xA0
@@ -194,6 +244,35 @@ def test_cmis_lane_flags(at, lane, name):
     memory[LANES][at - 128] |= 1 << lane | 1 << 6
     # Lane 6 is not there (page 00h byte 210), so whatever its bit says is no flag.
     assert parse(frozen(memory)).flags == {f"{name}/{lane}"}
+
+
+@pytest.mark.parametrize(
+    ("byte", "bit", "at", "name"),
+    [
+        (157, 0, 135, "tx_fault"),
+        (157, 1, 136, "tx_los"),
+        (157, 2, 137, "tx_lol"),
+        (158, 1, 147, "rx_los"),
+        (158, 2, 148, "rx_lol"),
+        (160, 0, 143, "tx_bias_high_alarm"),
+        (160, 1, 140, "tx_power_low_alarm"),
+        (160, 2, 152, "rx_power_low_warning"),
+    ],
+)
+def test_cmis_lane_flags_that_it_lacks(byte, bit, at, name):
+    memory = cmis()
+    memory[LANES][at - 128] = 1
+    assert parse(frozen(memory)).flags == {f"{name}/0"}
+    memory[PAGE1][byte - 128] &= ~(1 << bit)
+    checked(memory[PAGE1], 2, 126, 127)
+    assert parse(frozen(memory)).flags == frozenset()
+
+
+def test_cmis_module_flags_of_a_sensor_that_is_not_there():
+    memory = cmis()
+    words(memory[LOWER], 14, 0x8000, 0)
+    memory[LOWER][9] = 0xFF
+    assert parse(frozen(memory)).flags == frozenset()
 
 
 def test_cmis_module_flags():

@@ -149,6 +149,62 @@ def test_source(tmp_path):
     assert source.status.on
 
 
+SOUND, HALF = files(("32.0", 16), ("32.0", 16)), files(("16.0", 8), ("32.0", 16))
+
+
+def behind_switches(tmp_path, *uplinks):
+    """A sound NIC behind switches, from the root port down: each with its uplink's files."""
+    folder = tmp_path / "devices" / "pci0000:3a" / "0000:3a:00.0"
+    chain = [folder]
+    texts = [uplinks[0] if uplinks else SOUND]
+    for number, files_ in enumerate(uplinks):
+        bus = f"0000:{0x3B + 2 * number:02x}:00.0", f"0000:{0x3C + 2 * number:02x}:08.0"
+        chain += [chain[-1] / bus[0], chain[-1] / bus[0] / bus[1]]
+        texts += [files_, uplinks[number + 1] if number + 1 < len(uplinks) else SOUND]
+    chain.append(chain[-1] / "0000:99:00.0")
+    texts.append(SOUND)
+    chain[-1].mkdir(parents=True)
+    pci = tmp_path / "bus" / "pci"
+    pci.mkdir(parents=True)
+    (chain[-1] / "subsystem").symlink_to(pci)
+    for place, attributes in zip(chain, texts, strict=True):
+        for name, text in attributes.items():
+            (place / name).write_text(text)
+    net = tmp_path / "net" / "rail0"
+    net.mkdir(parents=True)
+    (net / "device").symlink_to(chain[-1])
+    return tmp_path / "net"
+
+
+def uplink_gauges(net):
+    gauges = PciSource("rail0", sysfs=net).read(1).gauges
+    assert gauges["pcie_width"] == gauges["pcie_width_max"] == 16, "the NIC's own link is sound"
+    return {name.removeprefix("pcie_uplink_"): value for name, value in gauges.items()
+            if name.startswith("pcie_uplink")}  # fmt: skip
+
+
+def test_the_uplink_of_a_switch_above_the_nic_is_read(tmp_path):
+    assert uplink_gauges(behind_switches(tmp_path, HALF)) == {
+        "speed": 16e9, "speed_max": 32e9, "width": 8, "width_max": 16
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("uplinks", [(SOUND, HALF), (HALF, SOUND)])
+def test_of_several_switches_the_worst_uplink_counts(tmp_path, uplinks):
+    assert uplink_gauges(behind_switches(tmp_path, *uplinks))["width"] == 8
+
+
+def test_a_nic_at_the_root_port_has_no_uplink(tmp_path):
+    assert uplink_gauges(behind_switches(tmp_path)) == {}
+
+
+def test_an_uplink_that_cannot_be_read_hides_not_the_nics_own_link(tmp_path):
+    net = behind_switches(tmp_path, HALF | {"current_link_width": "many\n"})
+    told = PciSource("rail0", sysfs=net).read(1)
+    assert told.gauges["pcie_width"] == 16
+    assert "many" in told.skipped["pcie_uplink_speed"]
+
+
 def test_source_without_aer_says_so(tmp_path):
     source = PciSource("rail0", sysfs=machine(tmp_path, files(("8.0", 8), ("8.0", 8))))
     assert source.read(1).values == {}

@@ -1,0 +1,91 @@
+"""How far a process is, in memory that its agent reads when it has to know: nobody is woken.
+
+The process writes whenever it has finished a step or a collective, for about a microsecond each,
+and its newest window of own times every 12 s.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import zlib
+from dataclasses import dataclass
+
+from fabric_train.messages.step_window import BLOCKS, StepWindow
+
+VARIABLE = "FABRIC_TRAIN_PROGRESS"
+_FORM = struct.Struct("<qq")  # step, collectives; each is written by itself
+_WINDOW = struct.Struct(f"<{4 + BLOCKS}q")
+_CHECK = struct.Struct("<L")  # CRC-32 of the window: it may be half written
+_WINDOW_AT = _FORM.size
+_CHECK_AT = _WINDOW_AT + _WINDOW.size
+_SIZE = _CHECK_AT + _CHECK.size
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The newest step that a process has applied, and how many collectives it has finished.
+
+    Only those count that no rank finishes before all have given their part. ``window``: own times
+    of its newest window; None: there is none, or it is being written.
+    """
+
+    step: int
+    collectives: int
+    window: StepWindow | None = None
+
+
+def create(process: str) -> int:
+    """The descriptor of an empty memory for ``process``. Raises ``OSError``."""
+    memory = os.memfd_create(f"fabric-progress-{process}", os.MFD_CLOEXEC)
+    os.ftruncate(memory, _SIZE)
+    return memory
+
+
+def read(memory: int) -> Finished:
+    """What the process has written; zeros where it has written nothing, or has cut its memory."""
+    data = os.pread(memory, _SIZE, 0).ljust(_SIZE, b"\0")
+    step, collectives = _FORM.unpack_from(data)
+    return Finished(step, collectives, _read_window(data))
+
+
+def _read_window(data: bytes) -> StepWindow | None:
+    body = data[_WINDOW_AT:_CHECK_AT]
+    if _CHECK.unpack_from(data, _CHECK_AT)[0] != zlib.crc32(body):
+        return None
+    generation, last, steps, wall_ns, *blocks_ns = _WINDOW.unpack(body)
+    window = StepWindow(generation, last, steps, wall_ns, blocks_ns)
+    return window if window.is_sound else None
+
+
+class ProgressMemory:
+    """The process's side. Without a memory, as in a job on one machine, it counts for nobody."""
+
+    def __init__(self, descriptor: str = "") -> None:
+        """``descriptor``: the value of ``VARIABLE``; "": there is none."""
+        self._map: mmap.mmap | bytearray = bytearray(_SIZE)
+        if descriptor.isdigit():
+            # An agent of the version before has made it for steps and collectives alone.
+            size = min(_SIZE, os.fstat(int(descriptor)).st_size)
+            self._map = mmap.mmap(int(descriptor), size)
+            os.close(int(descriptor))  # what this process starts needs none
+        self._collectives = 0
+
+    def stepped(self, step: int) -> None:
+        """``step`` steps are applied."""
+        struct.pack_into("<q", self._map, 0, step)
+
+    def collective_ended(self) -> None:
+        """One more collective is finished; from any thread, as each count is about right."""
+        self._collectives += 1
+        struct.pack_into("<q", self._map, 8, self._collectives)
+
+    def measured(self, window: StepWindow) -> None:
+        """``window`` is the newest one."""
+        if len(self._map) < _SIZE:
+            return
+        body = _WINDOW.pack(
+            window.generation, window.last, window.steps, window.wall_ns, *window.blocks_ns
+        )
+        self._map[_WINDOW_AT:_SIZE] = body + _CHECK.pack(zlib.crc32(body))

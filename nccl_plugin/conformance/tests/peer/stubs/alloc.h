@@ -1,0 +1,4 @@
+// See utils.h.
+#pragma once
+
+#include "utils.h"

@@ -1,0 +1,103 @@
+"""What others say cannot act on an operator's terminal: one way out for all of it."""
+
+import ast
+import io
+from pathlib import Path
+
+import pytest
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from compute.cli import base as compute_base
+from fabric_train import run as fabric_run
+from fabricd.cli.base import PlainConsole, fail
+from fabricd.doctor.finding import Finding, Severity
+from fabricd.doctor.report import finding_lines
+from telemetry.service.shown import on_one_line, shown
+
+REPO = Path(__file__).parents[4]
+HOSTILE = [
+    "\x1b]0;owned\x07", "\x1b[31mred", "\x9b31m", "[/x]", "[red]x[/red]", "[link=file:///etc]x[/link]",
+    "a\u202egpj.exe", "\u2066x\u2069", ":bomb:", "one\rtwo", "one\u2028two", "\x00\x7f", "one\ntwo",
+]  # fmt: skip
+SHIPPED = ("fabricd", "compute", "clocksync", "telemetry", "fabric_train")
+CONSOLES = {"fabricd/cli/base.py"}
+
+
+def harmless(text, allowed=""):
+    return all(one.isprintable() or one in "\n" + allowed for one in text)
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+def test_a_console_prints_them_as_they_are(words):
+    file = io.StringIO()
+    console = PlainConsole(file=file, width=200, force_terminal=False)
+    table = Table("head", words)
+    table.add_row(words, Text(words))
+    for one in (words, f"job {words}", Text(words, style="red"), table):
+        console.print(one)
+    said = file.getvalue()
+    assert harmless(said), repr(said)
+    if words.isprintable():
+        assert said.count(words) >= 3, "nothing of it is taken for markup or a code"
+    assert "\U0001f4a3" not in said
+
+
+def test_its_own_colours_stay():
+    file = io.StringIO()
+    PlainConsole(file=file, force_terminal=True, color_system="standard").print(
+        Text("down\x1b[0m", style="red")
+    )
+    assert file.getvalue() == "\x1b[31mdown?[0m\x1b[0m\n"
+
+
+def test_a_claim_makes_no_line_of_its_own():
+    file = io.StringIO()
+    PlainConsole(file=file, width=200).print("job gpt: x\nfence f1 applied")
+    assert file.getvalue().count("\n") == 1
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+def test_fabric_compute_and_fabric_run_print_them_as_they_are(words, capsys):
+    compute_base.put(f"job gpt: {words}")
+    compute_base.table([("job", "reason"), ("gpt", words)])
+    compute_base.put_json({"reason": words})
+    with pytest.raises(typer.Exit):
+        compute_base.fail(words)
+    fabric_run._report(f"job gpt failed: {words}")
+    said = capsys.readouterr()
+    assert harmless(said.out), repr(said.out)
+    assert harmless(said.err), repr(said.err)
+    assert len(said.out.splitlines()) == 6, "a line each, and three of JSON"
+
+
+def test_several_problems_are_several_lines(capsys):
+    with pytest.raises(typer.Exit):
+        fail("line 1: no such rail\nline 2: \x1b[2Jno port")
+    said = capsys.readouterr().err
+    assert said == "fabricctl: line 1: no such rail\nline 2: ?[2Jno port\n"
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+def test_the_doctor_prints_them_as_they_are(words):
+    finding = Finding(next(iter(Severity)), words, words, words, (words,))
+    assert all(harmless(line) for line in finding_lines(finding, ""))
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+def test_what_is_printable_stays(words):
+    assert shown(words).replace("?", "") in words.replace("?", "") or not words.isprintable()
+    assert len(shown(words)) == len(on_one_line(words)) == len(words)
+    assert "\n" not in on_one_line(words)
+
+
+def test_there_is_one_console():
+    made = {
+        str(file.relative_to(REPO))
+        for package in SHIPPED
+        for file in (REPO / package).rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Console"
+    }
+    assert made <= CONSOLES, "PlainConsole of fabricd/cli/base.py prints what others say"
