@@ -37,10 +37,12 @@ _AFTER = 10  # steps of all ranks with a failure in force, and again once it is 
 _LEAST_S = 3.0  # so long a failure is in force that moves no rank
 _RESOLVE_S = 45.0
 _LEDGER_S = 20.0
+_HANG_S = 10.0  # no rank does anything alone for so long
 _POLICY = {"away_s": 0.8}  # the lab's: faults come much faster than in life
 _ENV = {
     "BENCH_WIDTH": "512",  # the bits are compared, not the time of a copy
     "FABRIC_TRAIN_BACKEND": "plugin",
+    "FABRIC_TRAIN_HANG_S": f"{_HANG_S:g}",
     "NCCL_NET_PLUGIN": str(REPO / "build" / "release" / "nccl_plugin" / "libnccl-net-fabric.so"),
 }
 WHERE = "4 hosts and two spares, 2 rails, 8 MB of state, the plugin, two cores for everything"

@@ -21,7 +21,8 @@ from dataclasses import replace
 
 from compute.decide.choice import accepted_numbers, has_accepted, newest_generation
 from compute.decide.decision import JobDecision, JobInput
-from compute.decide.orders import refusals, waiting
+from compute.decide.hangs import hung_ranks
+from compute.decide.orders import ending, refusals, waiting
 from compute.decide.parking import can_shrink, electors_of, parked_generation
 from compute.decide.placement import (
     NoStateError,
@@ -69,6 +70,7 @@ class JobCore:
         self._waits_since: float | None = None  # for fences that are not acknowledged yet
         self._steps: dict[str, int] = {}
         self._offline: frozenset[str] = frozenset()  # hosts whose word is old
+        self._hung: frozenset[str] = frozenset()  # processes to end
         self._phase = "waiting"
 
     @property
@@ -260,6 +262,7 @@ class JobCore:
         if ended := all_finished(previous, documents):
             return JobDecision(*ended, orders)
         dead = dead_ranks(previous, documents)
+        self._hung = frozenset()
         fence = {
             host: why
             for host, why in news.lost.items()
@@ -276,6 +279,7 @@ class JobCore:
             return self._keep(previous, documents, orders, "stopped by an operator", now)
         if not news.act:
             return self._observe(previous, documents, orders, dead, news, now)
+        self._hung = frozenset(hung_ranks(previous, documents, self._offline).values())
         decision = self._next(previous, documents, orders, dead, news, now)
         decision.fence = fence
         return decision
@@ -404,13 +408,15 @@ class JobCore:
         reason = describe_dead(dead)
         if not reason:
             lost = {host: why for host, why in news.lost.items() if host in previous.hosts}
-            would = "; ".join(f"would fence {host}: {why}" for host, why in sorted(lost.items()))
-            return self._keep(previous, documents, orders, would, now)
+            plan = [f"would fence {host}: {why}" for host, why in sorted(lost.items())]
+            hung = hung_ranks(previous, documents, self._offline).items()
+            plan += [f"would end {one}, rank {rank}, which hangs" for rank, one in sorted(hung)]
+            return self._keep(previous, documents, orders, "; ".join(plan), now)
         try:
-            plan = next_generation(
+            then = next_generation(
                 previous, previous.number + 1, documents, self._layout or "", reason
             )
-            moves = ", ".join(f"rank {rank} to {plan.slots[rank]}" for rank in plan.lost)
+            moves = ", ".join(f"rank {rank} to {then.slots[rank]}" for rank in then.lost)
             would = f"would have moved {moves}"
         except PlacementError as error:
             would = f"could not have helped: {error}"
@@ -452,7 +458,7 @@ class JobCore:
             phase = "running" if chosen and accepts else "proposed"
             if generation.parked and (accepts or f"{host}/{one.incarnation}" not in voters):
                 phase = "held"
-            kill = [name for p in one.processes if (name := p.process) in silent]
+            kill = [name for p in one.processes if (name := p.process) in silent | self._hung]
             kill += other_layouts(one, generation, self._layout)
             orders[host] = JobOrder(one.incarnation, phase, generation.reason, generation, kill)
         phase = "held" if generation.parked else "running" if chosen else "proposed"
@@ -485,12 +491,5 @@ class JobCore:
 
     def _ended(self, documents: Mapping[str, AgentDocument]) -> JobDecision:
         assert self._end is not None
-        phase, reason = self._end
-        orders = {}
-        for host, one in documents.items():
-            if one.incarnation in self._end_incarnations:
-                orders[host] = JobOrder(one.incarnation, phase, reason)
-            else:
-                why = "the last run of this job has not ended on all hosts"
-                orders[host] = JobOrder(one.incarnation, "waiting", why)
-        return JobDecision(phase, reason, orders)
+        orders = ending(documents, self._end_incarnations, *self._end)
+        return JobDecision(*self._end, orders)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from fabric_train.messages.documents import AgentDocument, JobGeneration, JobOrder
 
@@ -13,6 +13,19 @@ def refusals(
     """Hosts of ``wrong`` are not taken: why, by host."""
     return {
         host: JobOrder(documents[host].incarnation, "failed", why) for host, why in wrong.items()
+    }
+
+
+def ending(
+    documents: Mapping[str, AgentDocument], incarnations: Collection[str], phase: str, reason: str
+) -> dict[str, JobOrder]:
+    """The run of a job that had these ``incarnations`` is over; who comes later waits."""
+    late = "the last run of this job has not ended on all hosts"
+    return {
+        host: JobOrder(one.incarnation, phase, reason)
+        if one.incarnation in incarnations
+        else JobOrder(one.incarnation, "waiting", late)
+        for host, one in documents.items()
     }
 
 

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -130,9 +131,10 @@ class Processes:
 
     def finished_by(self, process: str) -> progress_memory.Finished:
         """What ``process`` has finished so far."""
-        memory = self._progress.get(process)
-        none = progress_memory.Finished(0, 0)
-        return none if memory is None else progress_memory.read(memory)
+        memory, child = self._progress.get(process), self._children.get(process)
+        if memory is None or child is None:
+            return progress_memory.Finished(0, 0)
+        return replace(progress_memory.read(memory), stopped=_is_stopped(child.pid))
 
     def states_of(self, process: str) -> list[state_memory.KeptState]:
         """The rank-local states that ``process``, alive or not, has left in its memory."""
@@ -216,6 +218,15 @@ class Processes:
         self._writers[message.process] = writer
         self._events.joined(message.process, message.software)
         return message.process
+
+
+def _is_stopped(pid: int) -> bool:
+    """By a signal, not by a debugger. Source: proc(5), the field after the command in stat."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return stat.rpartition(b")")[2].split()[:1] == [b"T"]
 
 
 def make_store(address: str = "127.0.0.1") -> Any:  # noqa: ANN401

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import socket
 import time
@@ -52,6 +53,7 @@ from fabric_train.messages.process import (
     Welcome,
 )
 from fabric_train.rules.coordinator import Kill, RecoveryRecord, ReleaseAll, Spawn
+from fabric_train.rules.limits import hang_s
 from fabric_train.rules.protection import Placement, Protection, protection
 
 ALONE_S = 1.0
@@ -161,7 +163,7 @@ class HostAgent:
         setup = Setup(
             options.job, self._host, self._incarnation, options.nodes, options.spares,
             options.nproc, options.standby, join(address, port), join(address, self._store.port),
-            self._token, options.node_rank,
+            self._token, options.node_rank, hang_s(os.environ),
         )  # fmt: skip
         self._core = HostCore(setup)
         self._local = local_states.LocalStates(self._host)
@@ -352,9 +354,9 @@ class HostAgent:
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._alerted.wait(), LOOK_S)
-            alert = self._urgency.alert
+            alert, now = self._urgency.alert, time.monotonic()
             for process in core.ranks_here:
-                core.progressed(process, self._processes.finished_by(process), asked=alert)
+                core.progressed(process, self._processes.finished_by(process), now, asked=alert)
             if alert:
                 core.looked()
             self._publish_soon()

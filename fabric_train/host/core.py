@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from fabric_train.host.effects import Assign, Effect, End, Greet, Note, Setup, Start
+from fabric_train.host.hang_watch import HangWatch
 from fabric_train.host.known_process import KnownProcess
 from fabric_train.host.orders import problem_of
 from fabric_train.host.witness import is_witness
@@ -29,6 +30,7 @@ class HostCore:
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._processes: dict[str, KnownProcess] = {}
+        self._hangs = HangWatch(setup.hang_s)
         self._spawned = 0
         self._round = 0
         self._failures = 0
@@ -163,6 +165,8 @@ class HostCore:
         if one is None or one.ended is not None or self._over:
             return []
         one.ended = one.killed_for or reason
+        one.still = ""
+        self._hangs.forget(process)
         rank = self._rank(self._running, process)
         if self._released:
             if rank is not None and not clean:
@@ -203,15 +207,19 @@ class HostCore:
         if self._running and self._all_ranks(lambda mine: mine.committed):
             self._amend(committed_at=now)
 
-    def progressed(self, process: str, done: Finished, *, asked: bool = True) -> None:
+    def progressed(self, process: str, done: Finished, now: float, *, asked: bool = True) -> None:
         """``process`` has ``done`` so much, as it says in its memory.
 
-        Unless the agent is ``asked`` whether the job steps, only own times are taken from there.
+        Unless the agent is ``asked`` whether the job steps, only own times are taken from there,
+        and whether it stands.
         """
         one = self._processes.get(process)
         if one is None or one.ended is not None:
             return
         one.window = done.window or one.window  # it is just being written
+        one.still, one.still_for = self._hangs.look(process, done, now)
+        if one.finished is not None:
+            one.still = one.still_for = ""
         if asked:
             one.step, one.collectives = max(one.step, done.step), done.collectives
 
@@ -406,8 +414,8 @@ class HostCore:
         one = self._processes.get(name)
         if one is None or one.ended is not None or one.killed_for:
             return []
-        one.killed_for = reason
-        return [Kill(name, reason)]
+        one.killed_for = one.still_for or reason
+        return [Kill(name, one.killed_for)]
 
     def _release(self) -> list[Effect]:
         running = self._running

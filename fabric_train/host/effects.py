@@ -9,11 +9,15 @@ from dataclasses import dataclass
 
 from fabric_train.messages.documents import JobGeneration
 from fabric_train.rules.coordinator import Kill, ReleaseAll, Spawn
+from fabric_train.rules.limits import HANG_S
 
 
 @dataclass(frozen=True)
 class Setup:
-    """One run of fabric-run on one host; the fields are those of ``AgentDocument``."""
+    """One run of fabric-run on one host; the fields are those of ``AgentDocument``.
+
+    ``hang_s`` is that of `HangWatch`.
+    """
 
     job: str
     host: str
@@ -26,6 +30,7 @@ class Setup:
     store: str
     token: str
     node_rank: int | None = None
+    hang_s: float = HANG_S
 
     @property
     def world(self) -> int:

@@ -28,6 +28,9 @@ class KnownProcess:
     finished: int | None = None
     collectives: int = 0
     window: StepWindow | None = None
+    still: str = ""
+    still_for: str = ""
+    """Why it stands, for people; "" while it does not."""
 
     def state(self) -> ProcessState:
         """As it stands in the document."""
@@ -40,5 +43,5 @@ class KnownProcess:
         return ProcessState(
             self.name, state, self.standby, self.layout, self.software, self.ended or "",
             self.acknowledged, self.recovered, self.committed, self.step, self.finished,
-            self.collectives, self.window,
+            self.collectives, self.window, self.still,
         )  # fmt: skip

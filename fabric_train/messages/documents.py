@@ -31,6 +31,9 @@ NETWORK = "network"
 ``rails``, or ``agents``: that of the agents' addresses. An agent of the version before says none.
 """
 
+STANDS, WAITS = "stands", "waits"
+"""``ProcessState.still``: it works by itself, or waits for others, for long already."""
+
 
 @dataclass(frozen=True)
 class ProcessState:
@@ -42,7 +45,8 @@ class ProcessState:
     newest step that it has said to have applied; ``finished`` its last step, once its loop ended.
     ``software``: versions and settings that have to agree in a job; ``NETWORK`` is one of them.
     ``collectives``: how many it has finished, as far as its agent was asked; 0: not said.
-    ``window``: how long it worked by itself in its newest window of steps.
+    ``window``: how long it worked by itself in its newest window of steps. ``still``: `STANDS`,
+    `WAITS`, or "": it goes on, as far as its agent sees (``host.hang_watch``).
     """
 
     process: str
@@ -58,14 +62,17 @@ class ProcessState:
     finished: int | None = None
     collectives: int = 0
     window: StepWindow | None = None
+    still: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Its JSON value; the version before knows neither ``collectives`` nor ``window``."""
+        """Its JSON value; the version before knows no ``collectives``, ``window`` and ``still``."""
         data = typed_json.write(self)
         if not self.collectives:
             del data["collectives"]
         if self.window is None:
             del data["window"]
+        if not self.still:
+            del data["still"]
         return data
 
 
@@ -287,6 +294,8 @@ def parse(cls: type[T], data: object) -> T:
         for one in document.processes:
             if one.state not in PROCESS_STATES:
                 raise DocumentError(f"{one.process:.80} has the unknown state {one.state:.40}")
+            if one.still not in ("", STANDS, WAITS):
+                raise DocumentError(f"{one.process:.80} is unknowably still: {one.still:.40}")
     return document
 
 

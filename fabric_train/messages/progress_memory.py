@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fabric_train.messages.step_window import BLOCKS, StepWindow
 
 VARIABLE = "FABRIC_TRAIN_PROGRESS"
-_FORM = struct.Struct("<qq")  # step, collectives; each is written by itself
+_FORM = struct.Struct("<qqq")  # step, collectives, alone since; each is written by itself
 _WINDOW = struct.Struct(f"<{4 + BLOCKS}q")
 _CHECK = struct.Struct("<L")  # CRC-32 of the window: it may be half written
 _WINDOW_AT = _FORM.size
@@ -28,12 +28,16 @@ class Finished:
     """The newest step that a process has applied, and how many collectives it has finished.
 
     Only those count that no rank finishes before all have given their part. ``window``: own times
-    of its newest window; None: there is none, or it is being written.
+    of its newest window; None: there is none, or it is being written. ``alone_since``: when it
+    began to work by itself, nanoseconds, monotonic; 0: it waits for others. ``stopped``: by a
+    signal, as its agent sees.
     """
 
     step: int
     collectives: int
     window: StepWindow | None = None
+    alone_since: int = 0
+    stopped: bool = False
 
 
 def create(process: str) -> int:
@@ -46,8 +50,8 @@ def create(process: str) -> int:
 def read(memory: int) -> Finished:
     """What the process has written; zeros where it has written nothing, or has cut its memory."""
     data = os.pread(memory, _SIZE, 0).ljust(_SIZE, b"\0")
-    step, collectives = _FORM.unpack_from(data)
-    return Finished(step, collectives, _read_window(data))
+    step, collectives, alone_since = _FORM.unpack_from(data)
+    return Finished(step, collectives, _read_window(data), alone_since)
 
 
 def _read_window(data: bytes) -> StepWindow | None:
@@ -80,6 +84,11 @@ class ProgressMemory:
         """One more collective is finished; from any thread, as each count is about right."""
         self._collectives += 1
         struct.pack_into("<q", self._map, 8, self._collectives)
+
+    def alone(self, since_ns: int) -> None:
+        """Since when it works by itself; 0: it waits. From any thread."""
+        if len(self._map) == _SIZE:
+            struct.pack_into("<q", self._map, 16, since_ns)
 
     def measured(self, window: StepWindow) -> None:
         """``window`` is the newest one."""

@@ -384,6 +384,7 @@ class Job:
 
     def _recover(self, *, ready: bool, planned: bool = False) -> RecoveryPlan:
         """Become part of the newest generation, with the state in which it goes on."""
+        self._progress.recovers()
         while True:
             assignment = self._await_assignment()
             self._link.send(wire.Acknowledged(assignment.generation))

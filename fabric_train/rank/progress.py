@@ -1,6 +1,6 @@
 """Tells the agent how far this process is: now and then, and at once when it goes on.
 
-And how long this rank works by itself in a step: see ``own_time``.
+And how long this rank works by itself in a step: see ``own_time``; and whether it does: ``pulse``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from fabric_train.messages.process import Committed
 from fabric_train.messages.progress_memory import VARIABLE, ProgressMemory
 from fabric_train.rank.device_time import DeviceTime, StreamEvent
 from fabric_train.rank.own_time import OwnTime, WindowLog
+from fabric_train.rank.pulse import Pulse
 
 _EVERY_S = 1.0
 
@@ -33,6 +34,7 @@ class Progress:
         self._said_at = 0.0
         self._at_once = True
         self._own = OwnTime()
+        self._pulse = Pulse(self._memory.alone)
         self._windows = WindowLog(1)
         self._step_s: float | None = None
         self._lock = threading.Lock()
@@ -50,15 +52,18 @@ class Progress:
         self._device.started(result)
         with self._lock:
             self._own.started(time.monotonic(), self._used())
+            self._pulse.started()
 
     def _ended(self) -> None:
         with self._lock:
             self._own.ended(time.monotonic(), self._used())
+            self._pulse.ended(time.monotonic_ns())
 
     def _reached(self) -> None:
         with self._lock:
             now = time.monotonic()
             self._step_s = self._own.gate_reached(now, self._used())
+            self._pulse.waits()
 
     def _used(self) -> float:
         """Processor time of the training thread; what it was, once the thread has ended."""
@@ -71,7 +76,13 @@ class Progress:
         self._at_once = True
         with self._lock:
             self._own.reset()
+            self._pulse.works(time.monotonic_ns())
         self._windows.reset()
+
+    def recovers(self) -> None:
+        """This rank waits for others, until it is `resumed`."""
+        with self._lock:
+            self._pulse.waits()
 
     def vote(
         self, inner: GenerationGroup, number: int, digest: int | None, step: int
@@ -92,6 +103,7 @@ class Progress:
             self._memory.measured(window)
         with self._lock:
             self._own.gate_left(now)
+            self._pulse.works(time.monotonic_ns())
         self._device.gate_left()
         return agreed, equal
 

@@ -15,8 +15,11 @@ from fabric_train.rules.coordinator import Limits
 from fabric_train.rules.heartbeats import LIMIT_S
 
 TIMEOUT = "FABRIC_TRAIN_TIMEOUT_S"
+HANG = "FABRIC_TRAIN_HANG_S"
 COLLECTIVE_S = 1800.0  # torch's own; a lost process is known much earlier
 _TIMEOUT_S = 60.0
+HANG_S, LEAST_HANG_S = 600.0, 5.0
+"""After as long torch's NCCL gives up a collective, if one rank evaluates alone, say."""
 
 
 class LimitError(Exception):
@@ -38,8 +41,26 @@ def timeout_s(environment: Mapping[str, str]) -> float:
     return value
 
 
+def hang_s(environment: Mapping[str, str]) -> float:
+    """Seconds that a rank may work by itself while the others wait for it; 0: any time.
+
+    Raises ``LimitError``.
+    """
+    text = environment.get(HANG) or str(HANG_S)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if value != 0 and not LEAST_HANG_S <= value < math.inf:
+        raise LimitError(
+            f"{HANG}={text:.40}: neither 0 nor a number of seconds from {LEAST_HANG_S:g} on"
+        )
+    return value
+
+
 def check_order(environment: Mapping[str, str], collective_s: float = COLLECTIVE_S) -> None:
     """Raises ``LimitError`` where a limit is not below the one that has to be longer."""
+    hang_s(environment)
     order = [
         (f"the time after which a silent host is missed, {LIMIT_S:g} s,", LIMIT_S),
         (f"{TIMEOUT}, {timeout_s(environment):g} s,", timeout_s(environment)),

@@ -5,27 +5,23 @@ Real ranks over gloo on loopback, fabric-run and fabricd of two hosts, mosquitto
 
 import asyncio
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from broker_lab import Daemon, until
-from compute_world import REPO, Compute, Mosquitto
+from broker_lab import until
+from compute_world import REPO
+from training_site import jobs, ledger, logs, training_site
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(400)]
 HALF_AN_HOUR_S = 1800.0
 
 SCRIPT = Path(__file__).with_name("uneven_loop.py")
-HOSTS, RANKS = 2, 4
 SLOW = 2
 NAMED_S = 60.0
 HEALTHY_S = 40.0
-START_S = 120.0
 
 
 def fabricctl(daemon, *words):
@@ -36,70 +32,11 @@ def fabricctl(daemon, *words):
     return done.stdout
 
 
-async def start_run(stack, daemon, number, out):
-    log = out / f"{daemon.name}.log"
-    with log.open("wb") as file:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "fabric_train.run", "--job", "gpt", "--nodes", str(HOSTS),
-            "--nproc-per-node", str(RANKS // HOSTS), "--standby", "0", "--address",
-            f"127.0.0.{number}", "--daemon", str(daemon.run_dir), str(SCRIPT), str(out),
-            stderr=file, stdout=file, start_new_session=True, cwd=out,
-            env={**os.environ, "PYTHONPATH": f"{REPO}:{os.environ.get('PYTHONPATH', '')}"},
-        )  # fmt: skip
-
-    async def end():
-        if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-
-    stack.push_async_callback(end)
-    return process
-
-
 @pytest.fixture
 async def site(tmp_path):
-    """A job that trains: its fabric-compute, the fabricd of its hosts, and its directory."""
-    async with AsyncExitStack() as stack:
-        broker = Mosquitto(tmp_path / "mosquitto")
-        broker.start()
-        stack.callback(broker.stop)
-        compute = Compute(tmp_path, broker, "c0")
-        (compute.directory / "state").mkdir(mode=0o750)
-        compute.call("promote", "migrate")
-        compute.start()
-        stack.callback(compute.stop)
-        daemons = [Daemon(tmp_path / f"h{i}", broker, f"h{i}") for i in range(HOSTS)]
-        out = tmp_path / "out"
-        out.mkdir()
-        for daemon in daemons:
-            daemon.start()
-            stack.callback(daemon.stop)
-        for daemon in daemons:
-            await until(daemon.answers, f"{daemon.name} answers")
-        runs = [await start_run(stack, one, i, out) for i, one in enumerate(daemons, 2)]
-
-        def trains():
-            assert all(run.returncode is None for run in runs), logs(out)
-            return jobs(compute).get("phase") == "running"
-
-        await until(trains, "the job trains", START_S)
+    async with training_site(tmp_path, SCRIPT) as (compute, daemons, out, runs):
         yield compute, daemons, out
         assert all(run.returncode is None for run in runs), logs(out)
-
-
-def logs(out):
-    return "\n".join(f"--- {path.name}\n{path.read_text()}" for path in sorted(out.glob("*.log")))
-
-
-def jobs(compute):
-    found = json.loads(compute.call("jobs", "--json"))
-    return found[0] if found else {}
-
-
-def ledger(compute, kind):
-    entries = map(json.loads, compute.call("ledger", "export").splitlines())
-    rows = [json.loads(entry["line"]) for entry in entries]
-    return [row["fields"] for row in rows if row["kind"] == kind]
 
 
 def slow_metric(compute):

@@ -1,6 +1,6 @@
 import pytest
 
-from fabric_train.rules.limits import LimitError, check_order, timeout_s
+from fabric_train.rules.limits import LimitError, check_order, hang_s, timeout_s
 
 
 def test_the_limits_of_a_job_are_in_order_unless_somebody_changes_one():
@@ -14,6 +14,17 @@ def test_the_limits_of_a_job_are_in_order_unless_somebody_changes_one():
 def test_what_is_no_time_is_refused_by_name(text):
     with pytest.raises(LimitError, match=f"FABRIC_TRAIN_TIMEOUT_S={text}"):
         check_order({"FABRIC_TRAIN_TIMEOUT_S": text})
+
+
+@pytest.mark.parametrize(("text", "limit"), [("", 600.0), ("0", 0.0), ("5", 5.0), ("7200", 7200.0)])
+def test_how_long_a_rank_may_work_by_itself(text, limit):
+    assert hang_s({"FABRIC_TRAIN_HANG_S": text}) == limit
+
+
+@pytest.mark.parametrize("text", ["never", "4.9", "-1", "nan", "inf"])
+def test_what_is_no_such_limit_is_refused_by_name(text):
+    with pytest.raises(LimitError, match=f"FABRIC_TRAIN_HANG_S={text}: neither 0 nor a number"):
+        check_order({"FABRIC_TRAIN_HANG_S": text})
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_the_agent_reads_the_newest_window(memory):
     assert progress_memory.read(memory).window == newer
 
 
-@given(st.integers(16, 16 + 8 * (4 + BLOCKS) + 3), st.integers(1, 255))
+@given(st.integers(24, 24 + 8 * (4 + BLOCKS) + 3), st.integers(1, 255))
 def test_a_window_that_is_half_written_is_none(place, change):
     descriptor = progress_memory.create("p0")
     try:

@@ -1,6 +1,8 @@
 """What a rank process is given by its fabric-run."""
 
 import asyncio
+import os
+import signal
 
 from fabric_train.agent.processes import Processes
 
@@ -35,3 +37,25 @@ async def test_a_process_knows_the_incarnation_of_its_fabric_run(tmp_path, monke
 async def test_without_one_it_has_none(tmp_path, monkeypatch):
     monkeypatch.delenv("FABRIC_INCARNATION", raising=False)
     assert await environment(tmp_path, "") == "none"
+
+
+async def test_a_process_that_a_signal_stops_is_seen_as_stopped(tmp_path):
+    events = Events()
+    processes = Processes(["sleep", "600"], 1, tmp_path, events, print)
+    processes.spawn("p1")
+    child = processes._children["p1"]
+
+    def stopped():
+        return processes.finished_by("p1").stopped
+
+    assert not stopped()
+    os.kill(child.pid, signal.SIGSTOP)
+    await asyncio.to_thread(os.waitid, os.P_PID, child.pid, os.WSTOPPED)
+    assert stopped()
+    os.kill(child.pid, signal.SIGCONT)
+    await asyncio.to_thread(os.waitid, os.P_PID, child.pid, os.WCONTINUED)
+    assert not stopped()
+    processes.kill("p1")
+    assert await events.code == -signal.SIGKILL
+    assert not stopped()
+    assert processes.finished_by("p1").step == 0

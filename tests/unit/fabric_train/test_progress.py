@@ -71,6 +71,27 @@ def test_the_first_step_only_begins_a_window_and_each_has_a_step_for_each_block(
     assert sum(found.blocks_ns) <= found.wall_ns
 
 
+def test_the_agent_sees_since_when_a_rank_works_by_itself(rank, memory):
+    def alone():
+        return progress_memory.read(memory).alone_since
+
+    assert alone() == 0
+    before = progress.time.monotonic_ns()
+    step(rank, 1)
+    assert before <= (began := alone()) <= progress.time.monotonic_ns()
+    rank.group.on_start([])
+    assert alone() == 0
+    rank.group.on_end()
+    assert alone() > began
+    rank.group.on_settle()
+    assert alone() == 0, "it waits in the gate"
+    rank.vote(rank.inner, 7, None, 2)
+    rank.recovers()
+    assert alone() == 0, "it waits for a generation"
+    rank.resumed()
+    assert alone() > began
+
+
 def test_others_end_a_window_for_all(rank, memory, monkeypatch):
     monkeypatch.setattr(step_window, "WINDOW_S", 1e9)
     rank.watch(rank.group)
