@@ -43,6 +43,11 @@ def test_more_than_half_of_the_others_have_to_wait(still, hung):
     assert hung_ranks(generation(3, *SLOTS), said(*still)) == hung
 
 
+def test_half_of_the_others_are_not_more_than_half():
+    ran, told = generation(3, *SLOTS[:3]), said(STANDS, WAITS, "", "")
+    assert hung_ranks(replace(ran, hosts=["a", "a", "b"]), told) == {}
+
+
 def test_a_rank_alone_hangs_for_nobody():
     one = replace(generation(3, "a/p0"), hosts=["a"])
     assert hung_ranks(one, {"a": document("a", replace(warm("a/p0"), still=STANDS))}) == {}
@@ -129,6 +134,17 @@ def test_it_is_ended_and_its_rank_goes_on_elsewhere():
     step = world.step
     run(world, 2)
     assert world.step > step
+
+
+def test_what_was_ordered_is_taken_back_by_a_stop():
+    world = HangingWorld()
+    run(world, 4)
+    world.hung = ("h2",)
+    run(world, 1)
+    assert orders(world) == [world.slot]
+    world.deciders["c0"].stop(True, "switch work", world.now)
+    run(world, 2)
+    assert orders(world) == []
 
 
 @pytest.mark.parametrize("others", [STANDS, ""])

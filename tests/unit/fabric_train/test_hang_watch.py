@@ -103,6 +103,16 @@ def test_a_pulse_beats_only_between_gates_and_outside_of_collectives():
     assert told[6:] == [7], "that was of the step before"
 
 
+def test_what_ends_in_the_gate_wakes_no_pulse():
+    told = []
+    pulse = Pulse(told.append)
+    pulse.works(1)
+    pulse.started()
+    pulse.waits()
+    pulse.ended(2)
+    assert told == [1, 0, 0]
+
+
 def test_the_agent_reads_since_when_a_process_works_by_itself():
     memory = progress_memory.create("p0")
     process = ProgressMemory(str(os.dup(memory)))
