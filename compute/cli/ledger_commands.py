@@ -85,9 +85,8 @@ def verify_command(
         for line in result.wrong:
             put(line)
         verdict = "WRONG" if result.wrong else "ok" if result.proved else "UNPROVED"
-        compared = (
-            f"{result.heads} signed heads" if result.heads else "no signed head to compare with"
-        )
+        heads_text = "1 signed head" if result.heads == 1 else f"{result.heads} signed heads"
+        compared = heads_text if result.heads else "no signed head to compare with"
         put(f"{verdict}: {result.entries} entries, {compared}")
     if result.wrong or (strict and not result.proved):
         raise typer.Exit(1)

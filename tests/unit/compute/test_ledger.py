@@ -6,7 +6,9 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from compute.cli import app
 from compute.ledger import Entry, Head, canonical, chain_hash, entry_after, sign_head, verify
 from compute.signatures import KeyFileError, load_or_create, load_public, public_file
 
@@ -142,3 +144,26 @@ def test_a_file_without_a_key_is_not_overwritten(tmp_path, content):
     with pytest.raises(KeyFileError, match=r"ledger\.key"):
         load_or_create(path)
     assert path.read_text() == content
+
+
+def test_the_command_says_what_nothing_proves_and_fails_for_that_where_it_is_strict(tmp_path, key):
+    config = tmp_path / "compute.toml"
+    config.write_text(
+        f'name = "c0"\nstate_dir = "{tmp_path}"\nstop_file = "{tmp_path}/STOP"\n'
+        '[broker]\nhost = "127.0.0.1"\n'
+    )
+    entries = chain()
+    exported = tmp_path / "ledger.jsonl"
+    exported.write_text("".join(json.dumps(one.__dict__) + "\n" for one in entries))
+    head = tmp_path / "head.json"
+    head.write_text(json.dumps(sign_head("c0", entries[-1], 5.0, key).__dict__))
+
+    def checked(*words):
+        common = ["--config", str(config), "--file", str(exported)]
+        common += ["--key", str(public_file(tmp_path / "ledger.key"))]
+        done = CliRunner().invoke(app, ["ledger", "verify", *common, *words])
+        return done.exit_code, done.output
+
+    assert checked() == (0, "UNPROVED: 6 entries, no signed head to compare with\n")
+    assert checked("--strict") == (1, "UNPROVED: 6 entries, no signed head to compare with\n")
+    assert checked("--strict", "--head", str(head)) == (0, "ok: 6 entries, 1 signed head\n")

@@ -201,7 +201,7 @@ def test_ranks_of_a_broken_place_are_taken_together(host):
     host.look()
     host.core.confirm_broken = lambda *said: host.core.calls.append(("broken", *said)) or ""
     host.call("confirm-broken", "h2", "--rank", "5", "--reason", "Xid 79")
-    said = host.call("confirm-broken", "h2", "--rank", "3", "--rank", "5", "--reason", "Xid 95")
+    said = host.call("confirm-broken", "h2", "--rank", "3", "--reason", "Xid 95")
     assert "h2: confirmed broken" in said
     calls, notes = host.look(wall_of(host))
     assert calls == [("broken", "h2", (3, 5), "Xid 95", 0.0)]

@@ -87,3 +87,21 @@ def test_a_host_of_which_one_rail_is_well_is_not_named():
     verdict = feed.run(30, lambda r, _p, w: 0.05 if (r, w) == (1, "rx") else 0.0)
     assert set(verdict.links) == {1}
     assert Kind.HOST not in {b.kind for b in (*feed.blames, *verdict.elsewhere)}
+
+
+def test_each_place_that_explains_losses_is_named_and_one_unknown_at_most():
+    def rate(rail, peer, _way):
+        return 0.3 if (rail, peer) in ((1, "b"), (2, "d")) else 0.0
+
+    feed = Feed(2)
+    feed.run(20)
+    first, second = (Blame(Kind.LINK, f"{at}", 0.999, pairs=8) for at in ("b/1", "d/2"))
+    doubtful = Blame(Kind.LINK, "e/3", 0.999, pairs=1)
+    feed.test._explain = lambda *_: [first, second, doubtful]
+    named = [(b.kind, b.element) for b in feed.run(20, rate).elsewhere]
+    assert named == [(Kind.LINK, "b/1"), (Kind.LINK, "d/2")]
+    told = [(b.kind, b.element) for b in feed.blames]
+    assert told == named, "each once"
+    feed.test._explain = lambda *_: [doubtful, second]
+    later = [(b.kind, b.element) for b in feed.run(60, rate).elsewhere]
+    assert later == [(Kind.UNKNOWN, ""), (Kind.LINK, "d/2")]
