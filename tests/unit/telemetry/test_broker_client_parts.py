@@ -6,6 +6,7 @@ import random
 import socket
 import ssl
 from pathlib import Path
+from types import SimpleNamespace
 
 import aiomqtt
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telemetry.broker.backoff import FullJitter
-from telemetry.broker.client import _is_absent
+from telemetry.broker.client import BrokerClient, _is_absent
 from telemetry.broker.guard import LIVES, ReplayGuard, TooManyTopicsError
 from telemetry.broker.inbox import MAX_AHEAD, MAX_EVENTS, Inbox
 from telemetry.broker.interface import MessageFactory
@@ -313,3 +314,27 @@ def connect_of_the_library(error):
         raise error
     except OSError as error:
         raise aiomqtt.MqttError(str(error)) from None
+
+
+async def test_the_pauses_are_those_of_a_broker_that_is_not_there():
+    """Nobody listens at a port that is taken."""
+    taken = socket.socket()
+    taken.bind(("127.0.0.1", 0))
+    told, paused = asyncio.get_running_loop().create_future(), []
+    client = BrokerClient(
+        BrokerSettings("127.0.0.1", taken.getsockname()[1]), client_id="fabricd-a",
+        factory=MessageFactory(Sender("boot", "life")), status=None, subscriptions=[],
+        receiver=SimpleNamespace(connection_changed=lambda **_: None),
+    )  # fmt: skip
+
+    def next_s(*, absent=False):
+        paused.append(absent)
+        told.set_result(None)
+        return 3600.0
+
+    client._backoff = SimpleNamespace(next_s=next_s, succeeded=lambda: None)
+    running = asyncio.create_task(client.run())
+    await asyncio.wait_for(told, 60)
+    running.cancel()
+    taken.close()
+    assert paused == [True]
