@@ -128,11 +128,19 @@ std::optional<PathIndex> Share::next(PathSet candidates) const {
   PathSet level = 0;
   each(candidates,
        [&](PathIndex path) { level |= carried_[path] - least <= level_ ? bit(path) : 0; });
-  const PathSet on = level & (~PathSet{0} << first_);
+  PathSet order = paths_;
+  if (order != 0) {
+    const auto many = static_cast<std::size_t>(std::popcount(order));
+    for (std::size_t before = (turn_ + chunks_) % many; before != 0; --before) {
+      order &= order - 1;
+    }
+  }
+  const PathSet on = order == 0 ? level : level & (~PathSet{0} << std::countr_zero(order));
   return static_cast<PathIndex>(std::countr_zero(on != 0 ? on : level));
 }
 
-void Share::carried(PathIndex path, std::uint64_t bytes, std::uint16_t weight) {
+void Share::carried(PathIndex path, std::uint64_t bytes, std::uint16_t weight, bool again) {
+  chunks_ += !again && bytes > level_ ? 1 : 0;
   const std::uint64_t divisor = std::max<std::uint16_t>(weight, 1);
   carried_[path] += (std::max<std::uint64_t>(bytes, 64) * kFullWeight) / divisor;
 }
@@ -150,14 +158,10 @@ void Share::change(PathSet from, PathSet to) {
 }
 
 void Share::begin_with(PathSet paths, std::size_t turn) {
-  if (paths == 0) {
-    return;
+  if (paths != 0) {
+    paths_ = paths;
+    turn_ = turn;
   }
-  turn %= static_cast<std::size_t>(std::popcount(paths));
-  for (; turn != 0; --turn) {
-    paths &= paths - 1;
-  }
-  first_ = static_cast<PathIndex>(std::countr_zero(paths));
 }
 
 void BatchSize::through(std::size_t chunks, std::int64_t took_ns) {

@@ -77,6 +77,9 @@ PathSet eligible(std::span<const PathView> live, const Policy& policy = {});
 // Of the paths that are level the first in their order goes next, and the order begins elsewhere
 // for each comm (begin_with). Comms of one job run in step: with one order all of them would send
 // their next chunk over the same path, then all over another, and a collective waits for that path.
+// The order begins one path further with each chunk, counted as the comm's messages have them: what
+// went again, or what a path carried while another was away, would else put this comm out of step
+// with the others for good.
 class Share {
  public:
   Share() = default;
@@ -86,7 +89,8 @@ class Share {
 
   // The path among `candidates` to try next.
   [[nodiscard]] std::optional<PathIndex> next(PathSet candidates) const;
-  void carried(PathIndex path, std::uint64_t bytes, std::uint16_t weight);
+  // `again`: it was carried before.
+  void carried(PathIndex path, std::uint64_t bytes, std::uint16_t weight, bool again = false);
   // Other paths share from now on. Who joins is level with those who stay, or else with those who
   // leave, or else with one another: it neither makes up for its absence nor starves.
   void change(PathSet from, PathSet to);
@@ -97,7 +101,9 @@ class Share {
  private:
   std::array<std::uint64_t, kMaxPaths> carried_{};  // bytes / weight, scaled
   std::uint64_t level_ = 0;
-  PathIndex first_ = 0;  // of the order; the paths before it come last
+  PathSet paths_ = 0;  // in order
+  std::size_t turn_ = 0;
+  std::size_t chunks_ = 0;  // that count as such
 };
 
 // How many chunks go out in one call on a path that shares with no other. The end of a call makes

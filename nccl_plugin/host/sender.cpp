@@ -269,7 +269,7 @@ void Sender::take_batch(core::PathIndex index) {
       return;
     }
     batch_.push_back(*out);
-    choice_.share.carried(index, out->header.length, weight(index));
+    choice_.share.carried(index, out->header.length, weight(index), out->again);
   }
 }
 

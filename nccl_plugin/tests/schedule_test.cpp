@@ -84,6 +84,48 @@ TEST_CASE("schedule: comms that share the same paths begin with different ones")
   }
 }
 
+// A path of one of them leaves for a moment, or some of its chunks go again.
+TEST_CASE("schedule: comms that were out of step are in step again") {
+  constexpr PathIndex kThird = path_index(3, 0);
+  const PathSet three = bit(kPrimary) | bit(kOther) | bit(kThird);
+  for (const bool again : {false, true}) {
+    for (std::size_t out = 0; out < 3; ++out) {
+      for (std::size_t moment = 0; moment < 3; ++moment) {
+        std::array<Share, 3> comms;
+        const auto round = [&](std::optional<std::size_t> lacks) {
+          PathSet used = 0;
+          for (std::size_t i = 0; i < 3; ++i) {
+            const PathSet paths = lacks == i ? bit(kPrimary) | bit(kOther) : three;
+            const PathIndex path = *comms[i].next(paths);
+            comms[i].carried(path, 1000, kFullWeight);
+            used |= bit(path);
+          }
+          return std::popcount(used);
+        };
+        for (std::size_t i = 0; i < 3; ++i) {
+          comms[i].begin_with(three, i);
+        }
+        for (std::size_t i = 0; i < moment; ++i) {
+          CHECK(round({}) == 3);
+        }
+        if (again) {
+          comms[out].carried(kOther, 1000, kFullWeight, true);
+        } else {
+          comms[out].change(three, bit(kPrimary) | bit(kOther));
+          round(out);
+          comms[out].change(bit(kPrimary) | bit(kOther), three);
+        }
+        for (int i = 0; i < 6; ++i) {
+          round({});
+        }
+        for (int i = 0; i < 30; ++i) {
+          CHECK(round({}) == 3);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("schedule: small messages do not change whose turn it is") {
   const PathSet both = bit(kPrimary) | bit(kOther);
   Share share(kCopyLimit);

@@ -19,7 +19,6 @@ RDMA_CARRIES = 50
 DEATH_S = 30.0
 """Until a peer's calls fail after a rank's death: within a second on a machine at rest. Far below
 ``FABRIC_DEADLINE`` and the life of the rank's forked child."""
-FORK_AFTER_S = 8
 BACK_NS = 60_000_000_000
 """Of the guest. Finding the device and connecting take 1 to 3 s, attempts that a busy machine made
 fail are made again after up to 16 s."""
@@ -127,9 +126,9 @@ def test_a_rank_that_is_killed_while_its_forked_child_lives_ends_its_peers_calls
     (vm,) = lab.machines
     library = build_dir() / "nccl_plugin" / "libfabric-forked-child.so"
     payload.put(vm, library)
-    pid = f"/run/forked.{victim}"
+    pid, when = f"/run/forked.{victim}", f"/run/fork.{victim}"
     doomed = {"LD_PRELOAD": f"{payload.ROOT}/{library.name}", "FABRIC_FORK_PID": pid,
-              "FABRIC_FORK_AFTER_S": str(FORK_AFTER_S)}  # fmt: skip
+              "FABRIC_FORK_WHEN": when}  # fmt: skip
     meet = f"tcp:{lab.topology.management4(0)}:{lab.next_port()}"
     jobs = []
     for rank in range(2):
@@ -140,6 +139,7 @@ def test_a_rank_that_is_killed_while_its_forked_child_lives_ends_its_peers_calls
         jobs.append(lab.popen(rank, argv, timeout=400, env=env))
     try:
         until(lambda: rate(lab, 0, 0.5) >= RDMA_CARRIES, "RDMA carries")
+        vm.run("touch", when).check()
         death, end = jobs[victim].wait(), jobs[1 - victim].wait()
         took = (end.ended_ns - death.ended_ns) / 1e9
         print(f"rank {1 - victim}: rc {end.rc} {took:.2f} s after the death of rank {victim}")

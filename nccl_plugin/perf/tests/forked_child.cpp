@@ -1,6 +1,6 @@
-// LD_PRELOAD for one rank of fabric-perf: FABRIC_FORK_AFTER_S seconds after its start it forks a
-// child, which lives on as a loader's worker that hangs in I/O, and is killed. The child's pid goes
-// to the file FABRIC_FORK_PID.
+// LD_PRELOAD for one rank of fabric-perf: once the file FABRIC_FORK_WHEN is there it forks a child,
+// which lives on as a loader's worker that hangs in I/O, and is killed. The child's pid goes to the
+// file FABRIC_FORK_PID.
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
@@ -12,6 +12,7 @@
 namespace {
 
 constexpr unsigned kLifeS = 300;
+constexpr unsigned kLookUs = 10'000;
 
 [[noreturn]] void live_on() {
   for (const int fd : {0, 1, 2}) {
@@ -25,13 +26,15 @@ constexpr unsigned kLifeS = 300;
 }
 
 [[gnu::constructor]] void begin() {
-  const char* after = std::getenv("FABRIC_FORK_AFTER_S");
+  const char* when = std::getenv("FABRIC_FORK_WHEN");
   const char* path = std::getenv("FABRIC_FORK_PID");
-  if (after == nullptr || path == nullptr) {
+  if (when == nullptr || path == nullptr) {
     return;
   }
-  std::thread([seconds = std::atoi(after), path] {
-    ::sleep(static_cast<unsigned>(seconds));
+  std::thread([when, path] {
+    while (::access(when, F_OK) != 0) {
+      ::usleep(kLookUs);
+    }
     const pid_t child = ::fork();
     if (child == 0) {
       live_on();
