@@ -25,8 +25,16 @@ if TYPE_CHECKING:
     from fabric_train.rank.job import Job
 
 __all__ = [
-    "Checkpoint", "CheckpointFullError", "CheckpointRefusedError", "join", "newest_checkpoint",
+    "Checkpoint", "CheckpointFullError", "CheckpointRefusedError", "carry", "join",
+    "newest_checkpoint",
 ]  # fmt: skip
+
+
+def carry(cls: type) -> type:
+    """Let instances of ``cls`` be part of a protected state: ``state.plain_values``."""
+    from fabric_train.state import plain_values
+
+    return plain_values.carry(cls)
 
 
 def join() -> Job:

@@ -12,9 +12,10 @@ from fabric_train.messages.process import LocalStateAnswer, LocalStateRequest
 from fabric_train.rank.loop_rules import in_short, warn_unprotected
 from fabric_train.rules.step_rule import RankReport, RecoveryPlan, UnrecoverableError, plan_recovery
 from fabric_train.state.later_part import LaterPart
+from fabric_train.state.plain_values import ForeignValueError
 from fabric_train.state.replicated import ReplicatedState
 from fabric_train.state.step_start import StepStart
-from fabric_train.state.transfer import Move, receive_state, send_state
+from fabric_train.state.transfer import CorruptStateError, Move, receive_state, send_state
 
 
 def agree_on_plan(inner: GenerationGroup, run: str, report: RankReport) -> tuple[str, RecoveryPlan]:
@@ -64,7 +65,11 @@ def copy_states(
     answer = link.ask(LocalStateRequest(rank, plan.step), timeout_s)
     if not isinstance(answer, LocalStateAnswer) or not answer.known:
         raise UnrecoverableError(f"nobody has the local state of rank {rank} at {plan.step}")
-    if lost := start.take_over(answer.body):
+    try:
+        lost = start.take_over(answer.body)
+    except ForeignValueError as error:
+        raise CorruptStateError(f"the rank-local state of rank {rank}: {error}") from None
+    if lost:
         warn_unprotected(
             f"rank {rank} was lost behind optimizer.step(), and with it what it had changed there: "
             f"{in_short(lost)}. Another rank's values are used"

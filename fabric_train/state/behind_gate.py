@@ -21,6 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fabric_train.state.plain_values import carry
+
 UNCOMPARED = 1 << 20
 """Bytes that are sent at most of what was never compared: the next vote tells whether to send."""
 MOST = 16 << 20
@@ -29,6 +31,7 @@ _EXACT = 64 << 10  # bytes of a tensor, up to which its digest is a hash
 _DIGITS = 62  # of a digest that is voted on: it and its negative are 64-bit integers
 
 
+@carry
 @dataclass(frozen=True)
 class BehindGate:
     """Names of what has ``changed`` behind the last gate, and what the votes on such have shown."""

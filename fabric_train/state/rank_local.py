@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import pickle
 import random
 import sys
 from collections.abc import Container, Mapping, Sequence
@@ -21,6 +20,8 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+from fabric_train.state.plain_values import ForeignValueError, pack, unpack
 
 
 class Stateful(Protocol):
@@ -39,7 +40,7 @@ class RandomStates:
 
     python: object
     torch: Tensor
-    numpy: bytes  # pickled; empty: numpy is not loaded
+    numpy: bytes  # packed; empty: numpy is not loaded
     cuda: tuple[Tensor, ...]  # of each device; empty where CUDA is not in use
     numpy_memory: bytes  # see ``_NumpyMemory``; empty: whether ``numpy`` holds needs all of it
 
@@ -80,7 +81,7 @@ class RandomStates:
 
 @dataclass(frozen=True)
 class LocalContent:
-    """Rank-local state of one process; random generators and parts are pickled, tensors bytes."""
+    """Rank-local state of one process; random generators and parts are packed, tensors bytes."""
 
     buffers: dict[str, bytes]
     settings: dict[str, Any]
@@ -123,7 +124,7 @@ class LocalStates:
     def parts_now(self) -> bytes:
         """The state of each part, to be compared and for ``encode``."""
         states = {name: part.state_dict() for name, part in self._parts.items()}
-        return pickle.dumps(states, protocol=pickle.HIGHEST_PROTOCOL)
+        return pack(states)
 
     def capture(self, buffers: Mapping[str, Tensor]) -> bytes:
         """All of it, and ``buffers``, as bytes for ``restore``."""
@@ -142,7 +143,7 @@ class LocalStates:
 
         ``late``: it was captured at the start of the step, and not already at the gate before.
         """
-        # Tensors as plain bytes: pickled as tensors they take several times as long.
+        # Tensors as plain bytes: packed as tensors they take several times as long.
         state = LocalContent(
             {name: _bytes_of(buffer) for name, buffer in buffers.items()},
             dict(settings or {}),
@@ -153,19 +154,20 @@ class LocalStates:
             parts,
             late,
         )
-        return pickle.dumps(vars(state), protocol=pickle.HIGHEST_PROTOCOL)
+        return pack(vars(state))
 
     @staticmethod
     def decode(data: bytes) -> LocalContent:
-        """What ``encode`` was given, here or in another process of the same job."""
-        # From a rank of this job, over the agent's socket of this user: who could forge it already
-        # runs code in the job.
-        return LocalContent(**pickle.loads(data))  # noqa: S301
+        """What ``encode`` was given, here or in another process. Raises ``ForeignValueError``."""
+        try:
+            return LocalContent(**unpack(data))
+        except TypeError:
+            raise ForeignValueError("no rank-local state") from None
 
     def _encode_python(self, state: object) -> bytes:
         """625 integers, which seldom change."""
         if self._python is None or self._python[0] != state:
-            self._python = state, pickle.dumps(state, protocol=pickle.HIGHEST_PROTOCOL)
+            self._python = state, pack(state)
         return self._python[1]
 
     def restore(self, data: bytes, buffers: Mapping[str, Tensor]) -> None:
@@ -177,13 +179,13 @@ class LocalStates:
 
     def restore_content(self, content: LocalContent, buffers: Mapping[str, Tensor]) -> None:
         """As ``restore``; the settings are left to the caller."""
-        random.setstate(pickle.loads(content.python))  # noqa: S301
+        random.setstate(unpack(content.python))
         torch.set_rng_state(_tensor_of(content.torch, torch.uint8))
         if content.numpy:
-            importlib.import_module("numpy").random.set_state(pickle.loads(content.numpy))  # noqa: S301
+            importlib.import_module("numpy").random.set_state(unpack(content.numpy))
         if content.cuda:
             torch.cuda.set_rng_state_all([_tensor_of(one, torch.uint8) for one in content.cuda])
-        parts = pickle.loads(content.parts)  # noqa: S301
+        parts = unpack(content.parts)
         for name, part in self._parts.items():
             part.load_state_dict(parts[name])
         for name, value in content.buffers.items():
@@ -212,7 +214,7 @@ def _numpy_now() -> tuple[bytes, bytes]:
     state = loaded.random.get_state(legacy=False)
     # A normal number in reserve is drawn without the generator: its memory stays as it is.
     memory = b"" if state.get("has_gauss", 1) else _NUMPY_MEMORY.read(loaded)
-    return pickle.dumps(state, protocol=pickle.HIGHEST_PROTOCOL), memory
+    return pack(state), memory
 
 
 _MERSENNE_BYTES = 624 * 4 + 4  # the state's words, then the place in them, as an int

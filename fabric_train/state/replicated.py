@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import pickle
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,11 +24,13 @@ from fabric_train.state.optimizer_groups import (
     UnknownParameterError,
     parameters_of,
 )
+from fabric_train.state.plain_values import ForeignValueError, carry, dtype_of, pack, unpack
 from fabric_train.state.scalars import apply_scalars, scalars_of
 from fabric_train.state.sharded import how_sharded
 from fabric_train.state.structure import ChangedError, Structure
 
 
+@carry
 @dataclass(frozen=True)
 class TensorSpec:
     """Name, shape, element type and kind of device of one tensor."""
@@ -40,9 +41,10 @@ class TensorSpec:
     device: str
 
 
+@carry
 @dataclass(frozen=True)
 class Manifest:
-    """What a source is about to send: tensors in order, and all that is no tensor, pickled.
+    """What a source is about to send: tensors in order, and all that is no tensor, packed.
 
     The last ``later`` of the tensors follow while the next step is computed. ``groups``: the
     parameters of each optimizer. ``settings``: plain attributes. ``behind``: what changed behind
@@ -231,7 +233,7 @@ class ReplicatedState:
 
     def scalars(self) -> bytes:
         """All that is no tensor of a module or an optimizer, for ``apply_scalars``."""
-        return pickle.dumps(scalars_of(self._parts))
+        return pack(scalars_of(self._parts))
 
     def take_over(self, manifest: Manifest) -> None:
         """Take over all that is no tensor, when the tensors are here. Raises ``LayoutError``."""
@@ -244,7 +246,7 @@ class ReplicatedState:
 
     def apply_scalars(self, data: bytes) -> None:
         """Take over learning rates, step counters, schedulers."""
-        scalars: dict[str, Any] = pickle.loads(data)  # noqa: S301
+        scalars: dict[str, Any] = unpack(data)
         if scalars.keys() != self._parts.keys():
             raise LayoutError(f"the source protects {sorted(scalars)}, not {sorted(self._parts)}")
         apply_scalars(self._parts, scalars)
@@ -271,7 +273,10 @@ class ReplicatedState:
             raise LayoutError(f"{spec.name}: the optimizer has {len(parameters)} parameters here")
         parameter = parameters[int(place)]
         device = parameter.device if parameter.device.type == spec.device else spec.device
-        dtype = getattr(torch, spec.dtype)
+        try:
+            dtype = dtype_of(spec.dtype)
+        except ForeignValueError as error:
+            raise LayoutError(f"{spec.name}: {error}") from None
         value = torch.empty(spec.shape, dtype=dtype, device=device)
         part.state[parameter][key] = value
         return value

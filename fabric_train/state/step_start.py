@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from torch import Tensor
 from fabric_train.rules.loop import RuleError
 from fabric_train.state import behind_gate
 from fabric_train.state.module_settings import Settings
+from fabric_train.state.plain_values import pack, unpack
 from fabric_train.state.rank_local import LocalStates, RandomStates
 from fabric_train.state.replicated import ReplicatedState
 
@@ -224,7 +224,7 @@ def _changed_parts(before: bytes, after: bytes) -> frozenset[str]:
     """Names of the parts that two encoded states differ in."""
     if before == after:
         return frozenset()
-    old, new = pickle.loads(before), pickle.loads(after)  # noqa: S301  both are our own
+    old, new = unpack(before), unpack(after)
     return frozenset(f"{_PART}{name}" for name in new if not _same(old[name], new[name]))
 
 
@@ -238,4 +238,4 @@ def _same(one: Any, other: Any) -> bool:  # noqa: ANN401
         return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(_same, one, other))
-    return bool(pickle.dumps(one) == pickle.dumps(other))
+    return pack(one) == pack(other)

@@ -17,7 +17,6 @@ import contextlib
 import ctypes
 import hashlib
 import os
-import pickle
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fabric_train.state.plain_values import MOST_BYTES, ForeignValueError, pack, unpack
 from fabric_train.state.replicated import Manifest, ReplicatedState
 
 CHUNK = 4 << 20
@@ -35,6 +35,7 @@ _SMALL = 64 << 10  # a tensor below this shares a chunk with its neighbours
 _AHEAD = 3  # chunks that are on their way at a time
 _HASHERS = min(4, os.cpu_count() or 1)
 _TAG = 0x7A11
+_DIGEST = hashlib.sha256().digest_size
 
 
 class CorruptStateError(Exception):
@@ -84,7 +85,7 @@ def send_state(group: Any, state: ReplicatedState, to: int, *, split: bool = Fal
     ``split``: leave what only an optimizer's step needs to the move that is returned.
     """
     manifest, first, later = state.offer(split=split)
-    packed = pickle.dumps(manifest)
+    packed = pack(manifest)
     _send_bytes(group, packed, to)
     _send_tensors(group, packed, first, to)
     return (lambda: _send_tensors(group, packed, later, to)) if later else None
@@ -97,14 +98,22 @@ def receive_state(group: Any, state: ReplicatedState, source: int) -> Move | Non
     process must not go on with them. ``RuntimeError`` where the group is broken: receive again.
     """
     packed = _receive_bytes(group, source)
-    # From a rank of this job: who could forge it already runs code in the job.
-    manifest: Manifest = pickle.loads(packed)  # noqa: S301
-    tensors = state.accept(manifest)
+    tensors = state.accept(manifest := _manifest(packed, source))
     first = len(tensors) - manifest.later
     _receive_tensors(group, packed, tensors[:first], source)
     state.take_over(manifest)
     later = tensors[first:]
     return (lambda: _receive_tensors(group, packed, later, source)) if later else None
+
+
+def _manifest(packed: bytes, source: int) -> Manifest:
+    try:
+        manifest = unpack(packed)
+    except ForeignValueError as error:
+        raise CorruptStateError(f"what rank {source} says about its state: {error}") from None
+    if not isinstance(manifest, Manifest):
+        raise CorruptStateError(f"what rank {source} says about its state is no manifest")
+    return manifest
 
 
 def _send_tensors(group: Any, manifest: bytes, tensors: Sequence[Tensor], to: int) -> None:
@@ -116,7 +125,7 @@ def _send_tensors(group: Any, manifest: bytes, tensors: Sequence[Tensor], to: in
                 transfers.wait()
         while transfers:
             transfers.wait()
-        _send_bytes(group, pickle.dumps(hashes.digests()), to)
+        _send_bytes(group, b"".join(hashes.digests()), to)
 
 
 def _receive_tensors(group: Any, manifest: bytes, tensors: Sequence[Tensor], source: int) -> None:
@@ -133,7 +142,8 @@ def _receive_tensors(group: Any, manifest: bytes, tensors: Sequence[Tensor], sou
             hashes.add(chunk)
             images.store(arriving.popleft(), chunk)
         digests = hashes.digests()
-        expected = pickle.loads(_receive_bytes(group, source))  # noqa: S301
+        data = _receive_bytes(group, source)
+    expected = [data[at : at + _DIGEST] for at in range(0, len(data), _DIGEST)]
     if digests != expected:
         pairs = enumerate(zip(digests, expected, strict=False))
         place = next((place for place, (mine, its) in pairs if mine != its), 0)
@@ -281,6 +291,8 @@ def _receive_bytes(group: Any, source: int) -> bytes:
     head = torch.zeros(2, dtype=torch.int64)
     group.recv([head], source, _TAG).wait()
     size, crc = head.tolist()
+    if not 0 <= size <= MOST_BYTES:
+        raise CorruptStateError(f"what rank {source} says about its state has {size} bytes")
     buffer = torch.empty(size, dtype=torch.uint8)
     group.recv([buffer], source, _TAG).wait()
     data = bytes(_memory(buffer))

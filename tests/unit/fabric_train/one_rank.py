@@ -5,7 +5,6 @@ of batch norm are not: each drifts with its rank.
 """
 
 import contextlib
-import pickle
 import random
 
 from on_demand import on_demand
@@ -13,6 +12,7 @@ from on_demand import on_demand
 torch = on_demand("torch")
 rank_local = on_demand("fabric_train.state.rank_local", needs="torch")
 replicated = on_demand("fabric_train.state.replicated", needs="torch")
+plain_values = on_demand("fabric_train.state.plain_values", needs="torch")
 step_start = on_demand("fabric_train.state.step_start", needs="torch")
 gradients = on_demand("fabric_train.state.gradients", needs="torch")
 
@@ -167,7 +167,7 @@ def assert_alike(one, other):
     values = [rank.state.settings.values(rank.state.settings.now()) for rank in (one, other)]
     assert values[0] == values[1]
     assert one.state.groups.membership() == other.state.groups.membership()
-    scalars = [pickle.loads(rank.state.scalars()) for rank in (one, other)]
+    scalars = [plain_values.unpack(rank.state.scalars()) for rank in (one, other)]
     assert step_start._same(*scalars), scalars
     assert torch.equal(one.numbers[0], other.numbers[0])
     for name, part in one.script.local.items():

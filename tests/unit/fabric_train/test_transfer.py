@@ -1,5 +1,8 @@
 """The copy of a rank's state: nothing that differs from what the source hashed is accepted."""
 
+import dataclasses
+import os
+import pickle
 import queue
 import threading
 
@@ -259,10 +262,36 @@ def test_a_connection_that_breaks_is_an_error_and_leaves_no_transfer_under_way()
 
     group.recv = recv
     state = replicated.ReplicatedState(parts(0))
-    transfer._send_bytes(group, transfer.pickle.dumps(state.offer()[0]), 1)
+    transfer._send_bytes(group, transfer.pack(state.offer()[0]), 1)
     for _ in range(8):
         group.break_off()
     with pytest.raises(RuntimeError, match="connection closed"):
         transfer.receive_state(group, replicated.ReplicatedState(parts(1)), 0)
     assert len(works) > 2
     assert all(waited for _, waited in works)
+
+
+class Runs:
+    def __reduce__(self):
+        return os.system, ("true",)
+
+
+@pytest.mark.parametrize("what", ["code", "no manifest", "a type that is none", "too long", "less"])
+def test_what_a_stranger_sends_for_a_manifest_is_refused(what, monkeypatch):
+    state = replicated.ReplicatedState(parts(0))
+    group = Pair()
+    if what == "code":
+        transfer._send_bytes(group, pickle.dumps(Runs()), 1)
+    elif what == "no manifest":
+        transfer._send_bytes(group, transfer.pack({"tensors": ()}), 1)
+    elif what == "a type that is none":
+        manifest = state.offer()[0]
+        extra = dataclasses.replace(manifest.tensors[-1], name="optimizer/0/new", dtype="load")
+        forged = dataclasses.replace(manifest, tensors=(*manifest.tensors, extra))
+        transfer._send_bytes(group, transfer.pack(forged), 1)
+    else:
+        size = torch.tensor([1 << 40 if what == "too long" else -1, 0])
+        group.send([size], 1, transfer._TAG).wait()
+    refusals = (transfer.CorruptStateError, replicated.LayoutError)
+    with pytest.raises(refusals, match=r"rank 0|load"):
+        transfer.receive_state(group, replicated.ReplicatedState(parts(1)), 0)
