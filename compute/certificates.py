@@ -126,6 +126,12 @@ class Authority:
         """Clients of a role with a certificate that is not revoked, sorted."""
         return sorted({one.name for one in self.issued if one.role == role and not one.revoked})
 
+    @property
+    def revoked(self) -> list[str]:
+        """Clients that had certificates, and have none that is valid, sorted."""
+        valid = {one.name for one in self.issued if not one.revoked}
+        return sorted({one.name for one in self.issued} - valid)
+
     # -- making -------------------------------------------------------------------------------
 
     def _make(

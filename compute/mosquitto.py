@@ -1,9 +1,9 @@
 """A hardened mosquitto: its configuration and access list. Pure: texts only.
 
-A host writes below its own name. It reads its own orders, and the states of the jobs in which it
-has a part. It reads of other hosts only who they are and whether they are there. A fabric-compute
-writes its own topics only, an operator the stop topic. Everything else is refused, and everything
-that anonymous clients ask for.
+A host writes the five kinds of topics below its own name. It reads its own orders, and the states
+of the jobs in which it has a part. It reads of other hosts only who they are and whether they are
+there. A fabric-compute writes its own topics only, an operator the stop topic. Everything else is
+refused, and everything that anonymous clients ask for.
 """
 
 from __future__ import annotations
@@ -90,17 +90,26 @@ def configuration(
 
 
 def access_list(
-    computes: Sequence[str], operators: Sequence[str], prefix: str = DEFAULT_PREFIX
+    computes: Sequence[str],
+    operators: Sequence[str],
+    prefix: str = DEFAULT_PREFIX,
+    revoked: Sequence[str] = (),
 ) -> str:
     """The text of the access list. ``%u`` is a client's common name.
 
     Patterns hold for every client. So computes and operators are denied what a host of their name
-    could do.
+    could do. ``revoked``: clients without a valid certificate. The broker ends no connection for a
+    revocation: what such a client says on one that it still has reaches nobody, and it hears
+    nothing.
     """
     lines = [
         "# Written by fabric-compute broker; changes are lost.",
         "# Hosts.",
-        f"pattern write {prefix}/host/%u/#",
+        f"pattern write {prefix}/host/%u/status",
+        f"pattern write {prefix}/host/%u/document",
+        f"pattern write {prefix}/host/%u/observations",
+        f"pattern write {prefix}/host/%u/event",
+        f"pattern write {prefix}/host/%u/job/+",
         f"pattern read {prefix}/compute/+/order/%u",
         f"pattern read {prefix}/compute/+/view/%u",
         f"pattern read {prefix}/compute/+/status",
@@ -126,4 +135,6 @@ def access_list(
             f"topic readwrite {prefix}/stop",
             f"topic read {prefix}/compute/+/job/+",
         ]
+    for name in revoked:
+        lines += ["", "# Revoked.", f"user {name}", "topic deny #"]
     return "\n".join(lines) + "\n"

@@ -63,7 +63,9 @@ def broker(
                 put(f"{role} {one}: {certificate} {key}, authority {authority.certificate_file}")
         for one in revoke or []:
             put(f"{one}: {authority.revoke(one)} certificates revoked")
-        access = access_list(authority.names("compute"), authority.names("operator"), prefix)
+        access = access_list(
+            authority.names("compute"), authority.names("operator"), prefix, authority.revoked
+        )
         durable.replace_text(files.access, access)
         if any(names for _, names in changes) or revoke:
             _reload(files)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import aiomqtt
 import pytest
+from broker_lab import until
 
 from lab.services.mosquitto import free_port
 from telemetry.broker.once import publish_once
@@ -100,7 +101,7 @@ TOPICS = [
     "host/h2/job/gpt", "host/h2/event", "host/c0/status", "host/ann/status",
     "compute/c0/status", "compute/c0/order/h1", "compute/c0/order/h2", "compute/c0/job/gpt",
     "compute/c9/order/h1", "compute/h1/order/h2", "compute/c0/view/h1", "compute/c0/view/h2",
-    "stop", "other",
+    "stop", "other", "host/h1/any", "host/h1/status/more", "host/h1/job/gpt/more",
 ]  # fmt: skip
 
 
@@ -108,12 +109,14 @@ def below(*starts):
     return {topic for topic in TOPICS if topic.startswith(starts)}
 
 
-MAY_WRITE = {"h1": below("host/h1/"), "c0": below("compute/c0/"), "ann": {"stop"}}
+OTHERS = {"host/h1/any", "host/h1/status/more", "host/h1/job/gpt/more"}
+"""No topics of the control fabric."""
+MAY_WRITE = {"h1": below("host/h1/") - OTHERS, "c0": below("compute/c0/"), "ann": {"stop"}}
 MAY_READ = {
     "h1": {"host/h1/status", "host/h1/document", "host/h2/status", "host/h2/document",
            "compute/c0/status", "compute/c0/order/h1", "compute/c9/order/h1", "compute/c0/view/h1",
            "stop"},
-    "c0": below("host/h1/", "host/h2/", "compute/c0/") | {"stop"},
+    "c0": (below("host/h1/", "host/h2/", "compute/c0/") | {"stop"}) - OTHERS,
     "ann": {"host/h1/status", "host/h1/document", "host/h2/status", "host/h2/document",
             "compute/c0/status", "compute/c0/job/gpt", "stop"},
 }  # fmt: skip
@@ -199,6 +202,48 @@ async def test_only_an_operator_stops_and_the_command_says_when_it_is_refused(si
                 site.settings(name), f"x.{name}", message.topic, encode(message), LONG_S
             )
     await publish_once(site.settings("ann"), "x.ann", message.topic, encode(message), LONG_S)
+
+
+async def test_a_revoked_host_that_stays_connected_says_and_hears_nothing(site):
+    """Attack S7."""
+    site.issue("--host", "h4")
+    said, heard = [], []
+
+    async def listen(ear, into):
+        async for message in ear.messages:
+            into.append((str(message.topic).removeprefix(f"{PREFIX}/"), message.payload))
+
+    async with client(site, "h4") as stays, client(site, "c0") as compute:
+        await stays.subscribe(f"{PREFIX}/host/+/status", qos=1)
+        await compute.subscribe(f"{PREFIX}/host/+/status", qos=1)
+        listening = [asyncio.create_task(listen(stays, heard)),
+                     asyncio.create_task(listen(compute, said))]  # fmt: skip
+        topic, number = "host/h4/status", 0
+
+        async def say():
+            nonlocal number
+            number += 1
+            with contextlib.suppress(aiomqtt.MqttError):
+                await stays.publish(f"{PREFIX}/{topic}", f"h4 {number}".encode(), qos=1)
+            await publish(site, "h1", ["host/h1/status"], f"h1 {number}".encode())
+            mark = ("host/h1/status", f"h1 {number}".encode())
+            await until(lambda: mark in said, "what h1 says is heard", LONG_S)
+            return (topic, f"h4 {number}".encode()) in said
+
+        assert await say(), "what it says comes before what h1 says after it"
+        site.issue("--revoke", "h4")
+        revoked = time.monotonic()
+        while await say():
+            assert time.monotonic() - revoked < LONG_S, site.log()
+        print(f"mute {time.monotonic() - revoked:.2f} s after its certificate was revoked")
+        before = len(heard)
+        assert not await say()
+        assert not await say()
+        assert heard[before:] == []
+        for one in listening:
+            one.cancel()
+    site.issue("--host", "h4")
+    await publish(site, "h4", ["host/h4/status"], b"it has a new certificate")
 
 
 @pytest.mark.nightly

@@ -62,6 +62,9 @@ def test_a_revoked_client_is_refused(authority):
     with pytest.raises(CertificateError, match="gpu-01"):
         authority.revoke("gpu-01")
     assert authority.names("host") == ["gpu-02"]
+    assert authority.revoked == ["gpu-01"]
+    authority.client("gpu-01", "host")
+    assert authority.revoked == [], "it has a new one"
 
 
 def test_a_name_has_one_role(authority):
@@ -95,6 +98,8 @@ def test_names_of_an_access_list_stand_in_their_own_lines():
     text = access_list(["c0"], ["ann"], "p/v1")
     assert "user c0\ntopic deny p/v1/host/c0/#\ntopic readwrite p/v1/compute/c0/#\n" in text
     assert "user ann\ntopic deny p/v1/host/ann/#\ntopic readwrite p/v1/stop\n" in text
+    assert "deny #" not in text
+    assert "\nuser h9\ntopic deny #\n" in access_list(["c0"], [], "p/v1", ["h9"])
 
 
 def test_the_command_says_what_is_wrong(tmp_path):
