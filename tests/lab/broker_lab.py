@@ -23,7 +23,7 @@ from telemetry.broker.settings import BrokerSettings
 from telemetry.messages.envelope import Message, Sender
 from telemetry.messages.topics import Kind, Topic, subscription
 
-SLOW_S = 60.0
+SLOW_S = 150.0
 """For a machine that is busy with something else."""
 
 

@@ -21,6 +21,8 @@ from telemetry.broker.settings import BrokerSettings
 from telemetry.messages.envelope import Message, Sender, encode
 from telemetry.messages.topics import Kind, Topic, subscription
 
+pytestmark = pytest.mark.timeout(400)
+
 FENCE = {"id": "f1", "job": "train", "host": "h9", "incarnation": "x", "reason": "lost"}
 
 

@@ -27,13 +27,17 @@ from test_daemon_faults import (
 from lab.cluster import wait_until
 from lab.faults.catalog import BlackHole, Carrier
 
+pytestmark = pytest.mark.timeout(400)
+CTL_S = 200.0
+"""A program that is started beside the rest of the tier may wait a minute for a core."""
+
 
 def ctl(node, *args, uid=None, groups=()):
     command = [sys.executable, "-m", "fabricd.cli", *args]
     env = node.env({"FABRIC_CTL_SOCKET": str(node.run_dir / "ctl.sock")})
     who = {} if uid is None else {"user": uid, "group": uid, "extra_groups": list(groups)}
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, env=env, **who
+        command, capture_output=True, text=True, timeout=CTL_S, check=False, env=env, **who
     )
 
 
@@ -221,7 +225,7 @@ print("yes" if json.loads(s.makefile().readline())["ok"] else "no")
 def talk(socket, groups, op):
     asked = subprocess.run(
         [sys.executable, "-c", TALK, str(socket), json.dumps(list(groups)), op],
-        capture_output=True, text=True, timeout=60, check=True,
+        capture_output=True, text=True, timeout=CTL_S, check=True,
     )  # fmt: skip
     return asked.stdout.strip()
 
