@@ -9,7 +9,7 @@ import json
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from compute.core import Mode
 from telemetry.service import durable
@@ -71,6 +71,15 @@ def read_drained(path: Path) -> dict[str, str]:
         ValueError: the file makes no sense; what was known stays.
         OSError: it cannot be read.
     """
+    data = _read_hosts(path)
+    for host, to in data.items():
+        if not is_host(host) or (to != "" and not is_host(to)):
+            raise ValueError(f"{host!r:.80}: {to!r:.80}; expected a host and its replacement")
+    return data
+
+
+def _read_hosts(path: Path) -> dict[str, Any]:
+    """The JSON object of a file, empty where there is none. Raises as its callers do."""
     content = durable.read(path, DRAINED_BYTES)
     if content is None:
         return {}
@@ -80,9 +89,6 @@ def read_drained(path: Path) -> dict[str, str]:
         raise ValueError("nested too deeply") from None
     if not isinstance(data, dict):
         raise ValueError("not a JSON object of hosts")
-    for host, to in data.items():
-        if not is_host(host) or (to != "" and not is_host(to)):
-            raise ValueError(f"{host!r:.80}: {to!r:.80}; expected a host and its replacement")
     return data
 
 
@@ -118,17 +124,8 @@ def read_confirmed(path: Path) -> dict[str, Confirmed]:
         ValueError: the file makes no sense.
         OSError: it cannot be read.
     """
-    content = durable.read(path, DRAINED_BYTES)
-    if content is None:
-        return {}
-    try:
-        data = json.loads(content)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if not isinstance(data, dict):
-        raise ValueError("not a JSON object of hosts")
     found = {}
-    for host, said in data.items():
+    for host, said in _read_hosts(path).items():
         match said:
             case {
                 "what": "lost" | "repaired" as what, "at": float() | int() as at,

@@ -295,7 +295,9 @@ def parse(cls: type[T], data: object) -> T:
             if one.state not in PROCESS_STATES:
                 raise DocumentError(f"{one.process:.80} has the unknown state {one.state:.40}")
             if one.still not in ("", STANDS, WAITS):
-                raise DocumentError(f"{one.process:.80} is unknowably still: {one.still:.40}")
+                raise DocumentError(
+                    f"{one.process:.80}: still is {one.still:.40}, neither {STANDS} nor {WAITS}"
+                )
     return document
 
 

@@ -19,7 +19,7 @@ HANG = "FABRIC_TRAIN_HANG_S"
 COLLECTIVE_S = 1800.0  # torch's own; a lost process is known much earlier
 _TIMEOUT_S = 60.0
 HANG_S, LEAST_HANG_S = 600.0, 5.0
-"""After as long torch's NCCL gives up a collective, if one rank evaluates alone, say."""
+"""As torch's NCCL backend: there a rank that works alone for longer ends the job."""
 
 
 class LimitError(Exception):

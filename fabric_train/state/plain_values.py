@@ -1,8 +1,9 @@
 """Values that go from one process to another: plain ones, as bytes. Nothing in them runs.
 
 Numbers, texts, containers, tensors, arrays of numpy and a few classes of the standard library. The
-bytes are pickle's, but writer and reader take no name that is not in one list: bytes of somebody
-who is no rank of the job run no code. `carry` adds a class of the script to the list.
+bytes are pickle's, but writer and reader take no name that is not in one list, and the reader hands
+pickle nothing that could be changed: bytes of somebody who is no rank of the job run no code, and
+change no class. `carry` adds a class of the script.
 
 The writer refuses as well, so that a state that no replacement could read is refused in the healthy
 job. Tensors that share memory, or that are views, arrive as tensors of their own.
@@ -17,6 +18,7 @@ import decimal
 import enum
 import fractions
 import importlib
+import inspect
 import io
 import pickle
 import sys
@@ -31,12 +33,14 @@ from fabric_train.rules.loop import RuleError
 MOST_BYTES = 1 << 30
 """Of one value: more is refused before memory is taken for it."""
 
-_CLASSES: set[type] = {
+_CLASSES: frozenset[type] = frozenset({
     bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset, range,
-    slice, collections.OrderedDict, collections.defaultdict, collections.Counter, collections.deque,
-    dt.datetime, dt.date, dt.time, dt.timedelta, dt.timezone,
-    decimal.Decimal, fractions.Fraction, torch.Size, torch.device,
-}  # fmt: skip
+    slice, collections.OrderedDict, collections.defaultdict, collections.deque, dt.datetime,
+    dt.date, dt.time, dt.timedelta, dt.timezone, decimal.Decimal, torch.Size, torch.device,
+})  # fmt: skip
+"""None of them takes an attribute."""
+_carried: dict[str, type] = {}
+"""Classes of `carry`, by module and name."""
 
 
 class NotPlainError(RuleError):
@@ -48,13 +52,21 @@ class ForeignValueError(Exception):
 
 
 def carry(cls: type) -> type:
-    """Let instances of ``cls``, a class without behaviour of its own when it is made, be carried.
+    """Let instances of ``cls``, a dataclass or an enumeration, be carried; returns ``cls``.
 
-    All ranks run the same script, so all of them have it on their list. Returns ``cls``.
+    An instance is made from its attributes, without a call of the class. All ranks run the same
+    script, so all of them know it. Raises ``TypeError`` for a class whose instances have more.
     """
     if not isinstance(cls, type):
         raise TypeError(f"{cls!r} is no class")
-    _CLASSES.add(cls)
+    new: object = cls.__new__
+    plain = new is object.__new__ and cls.__dictoffset__ and cls.__itemsize__ == 0
+    if not (plain or issubclass(cls, enum.Enum)):
+        raise TypeError(
+            f"{cls.__qualname__}: only a class is carried whose instances are their attributes "
+            "(no __slots__, no base class such as dict), or an enumeration"
+        )
+    _carried[_key(cls)] = cls
     return cls
 
 
@@ -87,11 +99,18 @@ class _Writer(pickle.Pickler):
             return _reduced_tensor(value)
         if isinstance(value, torch.dtype):
             return dtype_of, (str(value).removeprefix("torch."),)
-        if kind in _CLASSES:
-            # Python would write a member of an enumeration as a call of getattr.
-            return (_member, (kind, value.name)) if isinstance(value, enum.Enum) else NotImplemented
-        if _key(value) in _MAKERS or (isinstance(value, type) and value in _CLASSES):
+        if kind in _CLASSES or (isinstance(value, type) and value in _CLASSES):
             return NotImplemented
+        if inspect.isfunction(value) and value in _MAKERS.values():
+            return NotImplemented
+        if kind is collections.Counter:
+            return _counter, (dict(value),)
+        if kind is fractions.Fraction:
+            return _fraction, (value.numerator, value.denominator)
+        if _carried.get(_key(kind)) is kind:
+            if isinstance(value, enum.Enum):
+                return _member, (_key(kind), value.name)
+            return _instance, (_key(kind), dict(vars(value)))
         numpy = sys.modules.get("numpy")
         if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
             return _reduced_array(value)
@@ -107,7 +126,8 @@ class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401
         key = f"{module}.{name}"
         if key in _MAKERS:
-            return _MAKERS[key]
+            maker: Any = _MAKERS[key]
+            return maker.__call__  # a function would take attributes
         for cls in _CLASSES:
             if _key(cls) == key:
                 return cls
@@ -177,12 +197,39 @@ def _array(body: bytes, kind: str, shape: tuple[int, ...], alone: bool) -> Any: 
     return made[()] if alone else made
 
 
-def _member(cls: type[enum.Enum], name: str) -> enum.Enum:
-    if not (isinstance(cls, type) and issubclass(cls, enum.Enum)):
-        raise ForeignValueError(f"{cls!r:.100} is no enumeration")
+def _counter(counts: dict[Any, int]) -> collections.Counter[Any]:
+    return collections.Counter(counts)
+
+
+def _fraction(numerator: int, denominator: int) -> fractions.Fraction:
+    return fractions.Fraction(numerator, denominator)
+
+
+# Instances of classes that are carried.
+
+
+def _class_of(key: str) -> type:
+    if (cls := _carried.get(key)) is None:
+        raise ForeignValueError(f"the class {key:.100} is not carried")
+    return cls
+
+
+def _member(key: str, name: str) -> enum.Enum:
+    cls = _class_of(key)
+    if not issubclass(cls, enum.Enum):
+        raise ForeignValueError(f"{key:.100} is no enumeration")
     return cls[name]
 
 
+def _instance(key: str, attributes: dict[str, Any]) -> object:
+    cls = _class_of(key)
+    if issubclass(cls, enum.Enum):
+        raise ForeignValueError(f"{key:.100} is an enumeration")
+    made = object.__new__(cls)
+    vars(made).update(attributes)
+    return made
+
+
 _MAKERS: dict[str, Callable[..., Any]] = {
-    _key(one): one for one in (_tensor, dtype_of, _array, _member)
+    _key(one): one for one in (_tensor, dtype_of, _array, _counter, _fraction, _member, _instance)
 }

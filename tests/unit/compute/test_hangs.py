@@ -73,7 +73,7 @@ def test_a_document_says_it_only_where_there_is_something_to_say():
     assert not stands.is_vote_of(told), "it is decided on at once"
     data = to_data(stands)
     data["processes"][0]["still"] = "sleeps"
-    with pytest.raises(DocumentError, match="a/p0 is unknowably still: sleeps"):
+    with pytest.raises(DocumentError, match="a/p0: still is sleeps, neither stands nor waits"):
         parse(type(stands), data)
 
 

@@ -9,6 +9,7 @@ import enum
 import functools
 import io
 import os
+import pathlib
 import pickle
 import random
 from dataclasses import dataclass
@@ -187,13 +188,17 @@ def test_a_class_of_the_script_is_carried_once_it_is_named():
             assert round_trip([value]) == [value]
             data = plain_values.pack(value)
         finally:
-            plain_values._CLASSES.discard(cls)
+            del plain_values._carried[plain_values._key(cls)]
         with pytest.raises(
             plain_values.ForeignValueError, match=f"test_plain_values.{cls.__name__}"
         ):
             plain_values.unpack(data)
     with pytest.raises(TypeError, match="is no class"):
         plain_values.carry(print)
+    slots = dataclass(slots=True)(Position)
+    for cls in (collections.Counter, dict, pathlib.Path, slots, torch.Tensor):
+        with pytest.raises(TypeError, match="whose instances are their attributes"):
+            plain_values.carry(cls)
 
 
 class Runs:
@@ -218,7 +223,9 @@ def hostile():
         Runs(torch.storage._load_from_bytes, nested.getvalue()),
         Runs(torch.hub.load, "x", "y"),
         Runs(plain_values.dtype_of, "load"),
-        Runs(plain_values._member, dict, "a"),
+        Runs(plain_values._member, "builtins.dict", "a"),
+        Runs(plain_values._instance, "test_plain_values.Own", {}),
+        Runs(plain_values._instance, "builtins.dict", {"keys": 1}),
         Own(),
         {"a": [Runs(builtins.open, "x", "w")]},
     ]
@@ -233,6 +240,40 @@ def test_names_of_others_are_not_taken():
             older = pickle.dumps(value, protocol=0)
             with pytest.raises(plain_values.ForeignValueError):
                 plain_values.unpack(older)
+
+
+def name(module, attribute):
+    """Opcodes of pickle that push ``module.attribute``."""
+    pushed = b"".join(b"\x8c" + bytes([len(one)]) + one.encode() for one in (module, attribute))
+    return pushed + b"\x93"
+
+
+STATES = "fabric_train.state"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [(f"{STATES}.replicated", "Manifest"), (f"{STATES}.plain_values", "dtype_of"),
+     (f"{STATES}.plain_values", "_tensor"), ("builtins", "dict"), ("datetime", "datetime"),
+     ("collections", "OrderedDict"), ("torch", "Size"), ("decimal", "Decimal")],
+)  # fmt: skip
+@pytest.mark.parametrize("by_slots", [True, False])
+def test_no_class_or_function_of_the_receiver_is_changed(target, by_slots):
+    """The opcode BUILD gives whatever was pushed attributes."""
+    state = b"}\x8c\x08polluted" + name("builtins", "list") + b"s"
+    state = b"N" + state + b"\x86" if by_slots else state
+    with pytest.raises(plain_values.ForeignValueError):
+        plain_values.unpack(b"\x80\x05" + name(*target) + state + b"b.")
+    assert not hasattr(replicated.Manifest, "polluted")
+    for function in plain_values._MAKERS.values():
+        assert not hasattr(function, "polluted")
+        assert not vars(function)
+
+
+def test_no_class_of_the_list_takes_attributes():
+    for cls in plain_values._CLASSES:
+        with pytest.raises(TypeError):
+            cls.polluted = 1
 
 
 @given(st.binary(max_size=200) | st.binary(max_size=60).map(lambda tail: b"\x80\x05" + tail))
