@@ -45,7 +45,7 @@ class JobBoard:
     ) -> None:
         """Count spares and see who is protected, of ``jobs`` or of all.
 
-        ``documents``: (host, job) → its agent's.
+        ``documents``: (host, job as ``jobs`` has it) → its agent's.
         """
         wanted = self.jobs.keys() if jobs is None else self.jobs.keys() & set(jobs)
         agents: dict[str, list[AgentDocument]] = {}

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -22,8 +22,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from telemetry.service import durable
 
-Role = Literal["host", "compute", "operator"]
-ROLES: tuple[Role, ...] = get_args(Role)
+Role = Literal["host", "compute", "operator", "events", "probe"]
+FURTHER: tuple[Role, ...] = ("events", "probe")
+"""A fabric-compute's further connections. A broker knows a client by its certificate, and has one
+connection for each: so they are clients of their own, ``NAME.events`` and ``NAME.probe``."""
 AUTHORITY = "fabricd broker authority"
 AUTHORITY_DAYS, SERVER_DAYS, CLIENT_DAYS = 3650, 825, 825
 CLOCK_SKEW = timedelta(minutes=5)
@@ -95,25 +97,35 @@ class Authority:
         Raises:
             CertificateError: no name of a client, or the name has another role.
         """
-        if NAME.match(name) is None:
-            raise CertificateError(
-                f'"{name[:80]}" is no name of a client: 1 to 64 letters, digits, ".", "-" and "_"'
-            )
-        issued = self.issued
-        other = next((one.role for one in issued if one.name == name and one.role != role), None)
-        if other is not None:
-            raise CertificateError(f"{name} is the name of a client with the role {other}")
+        self._check(name, role)
         where = self.directory / "clients"
         where.mkdir(mode=0o700, exist_ok=True)
         certificate, key = where / f"{name}.pem", where / f"{name}.key"
         serial = self._make(name, certificate, key, CLIENT_DAYS)
-        self._save([*issued, Issued(name, role, f"{serial:x}")])
+        self._save([*self.issued, Issued(name, role, f"{serial:x}")])
         return certificate, key
 
+    def compute(self, name: str) -> list[tuple[str, Path, Path]]:
+        """Name, certificate and key of each connection of a fabric-compute, the main one first.
+
+        Raises ``CertificateError``, as ``client``, and where nothing was issued then.
+        """
+        names: list[tuple[str, Role]] = [(name, "compute")]
+        names += [(f"{name}.{purpose}", purpose) for purpose in FURTHER]
+        for one, role in names:
+            self._check(one, role)
+        return [(one, *self.client(one, role)) for one, role in names]
+
     def revoke(self, name: str) -> int:
-        """Revoke all certificates of a client; returns how many. The broker reads ``crl.pem``."""
+        """Revoke all certificates of a client; returns how many. The broker reads ``crl.pem``.
+
+        Those of a fabric-compute's further connections go with it.
+        """
         issued = self.issued
-        hit = [one for one in issued if one.name == name and not one.revoked]
+        names = {name}
+        if any(one.name == name and one.role == "compute" for one in issued):
+            names |= {f"{name}.{purpose}" for purpose in FURTHER}
+        hit = [one for one in issued if one.name in names and not one.revoked]
         if not hit:
             raise CertificateError(f"{name} has no certificate that is valid")
         self._save(
@@ -162,6 +174,16 @@ class Authority:
         durable.replace_text(key_file, _key_pem(key), 0o600)
         durable.replace_text(certificate_file, _pem(certificate))
         return certificate.serial_number
+
+    def _check(self, name: str, role: Role) -> None:
+        """Raises ``CertificateError``: no name of a client, or the name has another role."""
+        if NAME.match(name) is None:
+            raise CertificateError(
+                f'"{name[:80]}" is no name of a client: 1 to 64 letters, digits, ".", "-" and "_"'
+            )
+        other = next((x.role for x in self.issued if x.name == name and x.role != role), None)
+        if other is not None:
+            raise CertificateError(f"{name} is the name of a client with the role {other}")
 
     def _save(self, issued: list[Issued]) -> None:
         rows: list[dict[str, Any]] = [one.__dict__ for one in issued]

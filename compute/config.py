@@ -158,6 +158,12 @@ class ExecTable(Table):
     attempts: Annotated[int, integer(1, 100)] = 3
 
 
+class JobsTable(Table):
+    """Whose jobs count."""
+
+    accept_older_hosts: bool = False
+
+
 class Config(Table):
     """A whole valid configuration."""
 
@@ -166,6 +172,7 @@ class Config(Table):
     stop_file: FilePath = "/etc/fabricd/STOP"
     mode_file: FilePath | None = None
     broker: BrokerTable
+    jobs: JobsTable = Field(default_factory=JobsTable)
     policy: PolicyTable = Field(default_factory=PolicyTable)
     maintenance: Annotated[
         tuple[MaintenanceTable, ...],

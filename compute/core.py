@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Literal, Protocol
 
-from compute.decide.decider import Effect
+from compute.decide.effects import Effect
 from fabric_train.messages.documents import AgentDocument
 from telemetry.messages.documents import (
     Fence,
@@ -70,6 +70,9 @@ class Core(Protocol):
         document: AgentDocument | None = None,
     ) -> None:
         """What fabric-run says of a job; None: taken away. ``document``: its, parsed."""
+
+    def job_of(self, host: str, job: str) -> str:
+        """What the job is called of which ``host`` has a document under this name; "": none."""
 
     @property
     def pending(self) -> bool:

@@ -6,10 +6,13 @@ away, and each is acknowledged only once it is on disk. What comes twice is know
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable
 
 import structlog
 
+from compute.event_budget import EventBudget
 from compute.intake import Intake, RefusedError
 from compute.store import Store, StoreError
 from telemetry.broker.client import BrokerClient
@@ -32,6 +35,7 @@ class EventLink:
         news: Callable[[], None],
     ) -> None:
         """``news`` is called after an event was stored."""
+        self.budget = EventBudget()
         self._intake, self._store, self._news = intake, store, news
         self._log = structlog.get_logger()
         self.client = BrokerClient(
@@ -41,7 +45,10 @@ class EventLink:
         )  # fmt: skip
 
     def received(self, message: Message, *, retained: bool) -> None:  # noqa: ARG002
-        """Store an event. Raises ``OSError``: it is not acknowledged, and comes again."""
+        """Store an event. Raises ``OSError``: it is not acknowledged, and comes again.
+
+        Over its host's budget it is counted, and nothing else.
+        """
         try:
             event = self._intake.event(message)
         except RefusedError as error:
@@ -49,6 +56,10 @@ class EventLink:
             return
         fields = {"host": message.topic.owner, "event": event.kind, "text": event.text,
                   "fields": event.fields}  # fmt: skip
+        size = len(json.dumps(fields))
+        if not self.budget.spend(message.topic.owner, size, time.monotonic()):
+            self._news()
+            return
         try:
             if self._store.add_event(message.id, fields):
                 self._news()

@@ -43,12 +43,13 @@ class Intake:
         accepted: messages that counted, by kind.
         refused: messages that did not, by reason.
         statuses: the newest status of each host.
-        documents: (host, job) → the newest document of the job's agent.
+        documents: (host, name of a job) → the newest document of the job's agent.
         stop: what an operator's retained message says.
     """
 
-    def __init__(self, core: Core) -> None:
-        """Nothing is known yet."""
+    def __init__(self, core: Core, *, older_hosts: bool = False) -> None:
+        """Nothing is known yet. ``older_hosts``: also jobs count of which nobody says the user."""
+        self._older_hosts = older_hosts
         self.accepted: Counter[str] = Counter()
         self.refused: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         self.statuses: dict[str, HostStatus] = {}
@@ -64,6 +65,11 @@ class Intake:
         """Host → the boot of its newest status."""
         self._back: dict[str, float] = {}
         """Host → when the present connection brought its status."""
+
+    def documents_by_job(self) -> dict[tuple[str, str], train.AgentDocument]:
+        """(Host, job) → the newest document of its agent. Jobs as the core calls them."""
+        job_of = self._core.job_of
+        return {(host, job_of(host, name)): one for (host, name), one in self.documents.items()}
 
     @property
     def pending(self) -> bool:
@@ -156,6 +162,12 @@ class Intake:
     def _job(self, topic: Topic, data: dict[str, Any], now: float) -> None:
         job = parse(HostJob, data)
         _same("job", job.job, topic.name)
+        if job.uid is None and not self._older_hosts:
+            raise RefusedError(
+                "identity",
+                f"host {topic.owner} does not say whose job {topic.name} is: its fabricd is of an "
+                "older version. Upgrade it, or set accept_older_hosts in [jobs] meanwhile",
+            )
         document = None
         if not job.gone:
             document = train.parse(train.AgentDocument, job.document)

@@ -71,6 +71,9 @@ class Figures:
     recoveries: Counter[tuple[str, str]] = field(default_factory=Counter)
     commands: Counter[str] = field(default_factory=Counter)
     oversize_bytes: dict[str, int] = field(default_factory=dict)
+    ids_bound: bool | None = None
+    reserve: bool = False
+    events_left_out: int = 0
 
 
 class ComputeMetrics(Collector):
@@ -102,6 +105,14 @@ class ComputeMetrics(Collector):
         )
         yield _gauge(
             "connected", "1: connected, all retained messages are here.", figures.connected
+        )
+        yield GaugeMetricFamily(
+            f"{PREFIX}_broker_client_ids_bound",
+            "1: at the broker nobody can claim another client's connection.",
+            figures.ids_bound,
+        )
+        yield _gauge(
+            "store_reserve", "0: the disk is full, what is left is for decisions.", figures.reserve
         )
         yield _gauge("stopped", "1: stopped by stop file or message.", figures.stopped)
         yield _states("mode", "The promoted mode.", "mode", figures.mode, MODES)
@@ -164,6 +175,7 @@ class ComputeMetrics(Collector):
              figures.superseded),
             ("store_failures", "Decisions that could not be stored at once.",
              figures.store_failures),
+            ("events_left_out", "Events of hosts over their budgets.", figures.events_left_out),
         ):  # fmt: skip
             yield CounterMetricFamily(f"{PREFIX}_{name}", text, value)
         yield _labelled(

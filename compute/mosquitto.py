@@ -3,7 +3,8 @@
 A host writes the five kinds of topics below its own name. It reads its own orders, and the states
 of the jobs in which it has a part. It reads of other hosts only who they are and whether they are
 there. A fabric-compute writes its own topics only, an operator the stop topic. Everything else is
-refused, and everything that anonymous clients ask for.
+refused, and everything that anonymous clients ask for. A client's id is its certificate's name,
+whatever it claims: nobody takes the connection of another.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ def configuration(
         "tls_version tlsv1.2",
         "require_certificate true",
         "use_identity_as_username true",
+        "use_username_as_clientid true",
         "allow_anonymous false",
         f"acl_file {files.access}",
         "max_connections 10000",
@@ -94,11 +96,14 @@ def access_list(
     operators: Sequence[str],
     prefix: str = DEFAULT_PREFIX,
     revoked: Sequence[str] = (),
+    events: Sequence[str] = (),
+    probes: Sequence[str] = (),
 ) -> str:
     """The text of the access list. ``%u`` is a client's common name.
 
     Patterns hold for every client. So computes and operators are denied what a host of their name
-    could do. ``revoked``: clients without a valid certificate. The broker ends no connection for a
+    could do. ``events`` and ``probes``: a fabric-compute's further connections, who write nothing.
+    ``revoked``: clients without a valid certificate. The broker ends no connection for a
     revocation: what such a client says on one that it still has reaches nobody, and it hears
     nothing.
     """
@@ -135,6 +140,12 @@ def access_list(
             f"topic readwrite {prefix}/stop",
             f"topic read {prefix}/compute/+/job/+",
         ]
+    for name in events:
+        lines += ["", "# Events for a fabric-compute.", f"user {name}"]
+        lines += [f"topic deny {prefix}/host/{name}/#", f"topic read {prefix}/host/+/event"]
+    for name in probes:
+        lines += ["", "# Tries whether client ids are bound.", f"user {name}"]
+        lines += [f"topic deny {prefix}/host/{name}/#"]
     for name in revoked:
         lines += ["", "# Revoked.", f"user {name}", "topic deny #"]
     return "\n".join(lines) + "\n"

@@ -22,12 +22,13 @@ import structlog
 from compute.board import JobBoard
 from compute.config import Config
 from compute.core import Core
-from compute.decide.decider import Effect, FenceIssued, JobState, Order, Record
+from compute.decide.effects import Effect, FenceIssued, JobState, Order, Record
 from compute.engines.base import Action, Decided, Engine
 from compute.engines.exec import ExecEngine
 from compute.engines.live import LiveEngine
 from compute.events import EventLink
 from compute.failures import complete, failure_of
+from compute.identity import EVENTS, IdentityProbe, beside
 from compute.intake import UNSEEN_S, Intake
 from compute.ledger import Entry, Head, sign_head
 from compute.link import ComputeLink
@@ -88,7 +89,12 @@ class Service:
         self._news = asyncio.Event()
         self._votes = asyncio.Event()
         """What speaks against a host has come."""
-        self._intake = Intake(core)
+        self._intake = Intake(core, older_hosts=config.jobs.accept_older_hosts)
+        if config.jobs.accept_older_hosts:
+            self._log.warning(
+                "hosts of an older version do not say whose jobs they run: any of "
+                "their users is taken for a job's own (accept_older_hosts)"
+            )
         factory = MessageFactory(sender)
         self._link = ComputeLink(
             config.broker.settings,
@@ -97,9 +103,12 @@ class Service:
             self._intake,
             self._note_news,
         )
+        broker = config.broker.settings
         self._events_link = EventLink(
-            config.broker.settings, config.name, factory, self._intake, store, self._news.set
-        )
+            beside(broker, EVENTS) or broker, config.name, factory, self._intake, store,
+            self._news.set,
+        )  # fmt: skip
+        self._identity = IdentityProbe(broker)
         self._live = LiveEngine(self._link)
         self.engines: list[Engine] = [self._live]
         self._exec: ExecEngine | None = None
@@ -134,7 +143,7 @@ class Service:
         work: list[Coroutine[Any, Any, None]] = [
             self._link.client.run(), self._events_link.client.run(), self._cycles(),
             self._watch_files(), self._sign_heads(), self._serve_http(), self._publish_views(),
-            *(engine.run() for engine in self.engines),
+            self._identity.run(), *(engine.run() for engine in self.engines),
         ]  # fmt: skip
         tasks = [asyncio.create_task(one) for one in work]
         stopping = asyncio.create_task(stop.wait())
@@ -173,7 +182,11 @@ class Service:
                 await self._pause(self._rest.after(worked, time.monotonic()))
             else:
                 await self._carry_out()
+            if not self._unstored:
+                await self._record_events()
             self.figures.connected = self._link.complete
+            self.figures.ids_bound = self._identity.bound
+            self.figures.reserve = self._store.reserve.held
             self.figures.superseded = self._link.client.superseded
             self.figures.oversize_bytes = self._link.client.oversize_bytes
             self.figures.ledger_entries = self._store.last.number if self._store.last else 0
@@ -207,20 +220,14 @@ class Service:
         """What is shown of jobs in which nothing has been decided lately."""
         if now - self._observed_at >= OBSERVE_S:
             self._observed_at = now
-            self.board.observe(self._intake.documents)
+            self.board.observe(self._intake.documents_by_job())
 
     async def _carry_out(self) -> None:
         """Store what is not stored yet, then let the engines act."""
         effects, events = list(self._unstored), list(self._events)
-        hosts_events: list[NewRecord] = []
-        if any(isinstance(one, FenceIssued) for one in effects):
-            self._news.set()  # Events of hosts have time until the fence has left.
-        else:
-            with contextlib.suppress(StoreError):  # The commit says what is wrong.
-                hosts_events = await asyncio.to_thread(self._store.events, EVENTS_AT_ONCE)
-        if not effects and not events and not hosts_events:
+        if not effects and not events:
             return
-        self.board.observe(self._intake.documents, _jobs_of(effects))
+        self.board.observe(self._intake.documents_by_job(), _jobs_of(effects))
         fences, records, states, gone, actions = self._sorted(effects)
         commands = [
             (one.id, {"kind": one.kind, "fields": one.fields})
@@ -231,7 +238,7 @@ class Service:
             entries = await asyncio.to_thread(
                 self._store.commit,
                 fences,
-                [*hosts_events, *events, *records],
+                [*events, *records],
                 states,
                 commands,
                 gone,
@@ -242,13 +249,32 @@ class Service:
             return
         del self._unstored[: len(effects)]
         del self._events[: len(events)]
-        if len(hosts_events) == EVENTS_AT_ONCE:
-            self._news.set()
         self._stored(effects, entries)
         orders = {one.host: one.order for one in effects if isinstance(one, Order)}
         decided = Decided(orders, actions)
         for engine in self.engines:
             engine.apply(decided)
+
+    async def _record_events(self) -> None:
+        """Move what hosts say of their timelines into the ledger, apart from all decisions."""
+        budget = self._events_link.budget
+        left_out = budget.take_left_out(time.monotonic())
+        try:
+            events = await asyncio.to_thread(self._store.events, EVENTS_AT_ONCE)
+            events += [
+                NewRecord("events_left_out", {"host": host, "count": count})
+                for host, count in left_out.items()
+            ]
+            entries = await asyncio.to_thread(self._store.commit, (), events)
+        except StoreError as error:
+            self.figures.store_failures += 1
+            self._log.error("events of hosts cannot be recorded", error=str(error))
+            budget.put_back(left_out)
+            return
+        self._stored([], entries)
+        self.figures.events_left_out += sum(left_out.values())
+        if len(events) >= EVENTS_AT_ONCE:
+            self._news.set()
 
     def _sorted(
         self, effects: Sequence[Effect]

@@ -2,6 +2,9 @@
 
 One SQLite file, ``{state_dir}/compute.db`` (WAL, ``synchronous=FULL``): when a method returns, a
 power cut does not undo it. One process writes; any number reads (``fabric-compute jobs``).
+
+A full disk stops no decision: a reserve beside the file is given back to it, and until there is
+room for another reserve hosts' events wait at the broker.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from compute.ledger import Entry, Head, entry_after, is_hash
+from compute.reserve import Reserve
 from telemetry.messages.documents import ComputeJob, Fence, parse
 from telemetry.messages.envelope import BadMessageError
 
@@ -64,6 +68,7 @@ class Store:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         """Open it. Raises ``StoreError``, also for a file of another version."""
         self.path = path
+        self.reserve = Reserve(path.with_name("reserve"))
         self._lock = threading.RLock()
         try:
             self._db = _open(path, read_only=read_only)
@@ -72,6 +77,8 @@ class Store:
         try:
             self._prepare(read_only=read_only)
             self._last = self._newest_entry()
+            if not read_only:
+                self.reserve.take()
             if not read_only and self._last is not None and not is_hash(self._last.hash):
                 raise StoreError(
                     f"{path}: nothing can follow entry {self._last.number} of the ledger, for its "
@@ -153,6 +160,21 @@ class Store:
         """
         if not (fences or records or jobs or commands or gone):
             return []
+        try:
+            return self._commit(fences, records, jobs, commands, gone)
+        except StoreError as error:
+            if not is_full(error) or not self.reserve.give_back():
+                raise
+        return self._commit(fences, records, jobs, commands, gone)
+
+    def _commit(
+        self,
+        fences: Sequence[Fence],
+        records: Sequence[NewRecord],
+        jobs: Sequence[ComputeJob],
+        commands: Sequence[tuple[str, dict[str, Any]]],
+        gone: Sequence[str],
+    ) -> list[Entry]:
         wall = time.time()
         with self._ledger_transaction() as entries:
             for record in records:
@@ -264,6 +286,8 @@ class Store:
 
     def add_event(self, name: str, fields: dict[str, Any]) -> bool:
         """Keep an event; False: it is known already. Raises ``StoreError``: it is not kept."""
+        if not self.reserve.take():
+            raise StoreError(f"{self.path}: the disk is full: what is left is for decisions")
         if not self._lock.acquire(timeout=LOCK_S):
             raise StoreError(f"{self.path}: busy")
         try:
@@ -317,6 +341,12 @@ class Store:
                 "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
                 (name, value),
             )
+
+
+def is_full(error: StoreError) -> bool:
+    """The disk is, or the quota of whose it is."""
+    cause = error.__cause__
+    return isinstance(cause, sqlite3.Error) and cause.sqlite_errorcode == sqlite3.SQLITE_FULL
 
 
 def _open(path: Path, *, read_only: bool) -> sqlite3.Connection:

@@ -19,6 +19,8 @@ from fabric_train.agent.run_directory import run_directory
 from fabric_train.agent.standalone import Agent
 from fabric_train.groups import backend
 from fabric_train.host.agent import HostAgent, Options
+from fabric_train.host.job_key import VARIABLE as KEY_FILE
+from fabric_train.host.job_key import KeyFileError, read_key
 from fabric_train.messages import addresses
 from fabric_train.rules import limits
 from fabric_train.rules.coordinator import Coordinator
@@ -52,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             agent = (_standalone if args.standalone else _host)(args, directory)
             agent.on_protected = _Announcer(args.protection).announce
             failure = asyncio.run(_run(agent))
-    except (UsageError, backend.BackendError, limits.LimitError) as error:
+    except (UsageError, KeyFileError, backend.BackendError, limits.LimitError) as error:
         sys.stderr.write(f"fabric-run: {error}\n")
         return 2
     if args.records:
@@ -94,6 +96,9 @@ def _parser() -> argparse.ArgumentParser:
     where = hosts.add_mutually_exclusive_group()
     where.add_argument("--interface", help="network interface over which the hosts talk")
     where.add_argument("--address", help="IP address of this host in the job")
+    add("--key-file", default=os.environ.get(KEY_FILE), metavar="FILE",
+        help="the job's key, secret (mode 0600) and the same on all of its hosts; - is standard "
+        f"input (default: {KEY_FILE})")
     add("--daemon", type=Path, default=Path(os.environ.get("FABRIC_RUN_DIR", RUN_DIR)),
         metavar="PATH", help="run directory of this host's fabricd (default: %(default)s)")
     # fmt: on
@@ -152,6 +157,7 @@ def _host_options(args: argparse.Namespace) -> Options:
     return Options(
         args.job, args.nodes, spares, args.nproc_per_node, args.standby, _address(args),
         args.daemon, python(args.script, args.args), _node_rank(args.node_rank),
+        read_key(args.job, args.key_file) if args.key_file else None,
     )  # fmt: skip
 
 

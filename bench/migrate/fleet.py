@@ -146,7 +146,9 @@ class SimulatedHost:
         if not place.job:
             return
         document = self._document()
-        job = HostJob(job=place.job, incarnation=self._incarnation, document=to_data(document))
+        job = HostJob(
+            job=place.job, incarnation=self._incarnation, uid=0, document=to_data(document)
+        )
         self._set(Topic(Kind.HOST_JOB, place.host, place.job), job.model_dump(mode="json"))
 
     def _set(self, topic: Topic, data: Mapping[str, object]) -> None:

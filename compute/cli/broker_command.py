@@ -8,12 +8,13 @@ import pwd
 import shutil
 import signal
 import socket
+import stat
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from compute.certificates import ROLES, Authority, CertificateError
+from compute.certificates import FURTHER, Authority, CertificateError
 from compute.cli.base import fail, put
 from compute.mosquitto import BrokerFiles, access_list, configuration
 from telemetry.listen import parse_listen
@@ -53,21 +54,26 @@ def broker(
     broker that runs.
     """
     files = BrokerFiles(directory)
-    changes = [("host", host), ("compute", compute), ("operator", operator)]
     try:
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         authority = Authority(directory)
-        for role, names in changes:
-            for one in names or []:
-                certificate, key = authority.client(one, next(r for r in ROLES if r == role))
-                put(f"{role} {one}: {certificate} {key}, authority {authority.certificate_file}")
+        for one in host or []:
+            _say(authority, "host", one, *authority.client(one, "host"))
+        for one in compute or []:
+            _issue_compute(authority, one)
+        for one in operator or []:
+            _say(authority, "operator", one, *authority.client(one, "operator"))
         for one in revoke or []:
             put(f"{one}: {authority.revoke(one)} certificates revoked")
+        changed = bool(host or compute or operator or revoke)
+        if not changed:
+            _complete(authority)
         access = access_list(
-            authority.names("compute"), authority.names("operator"), prefix, authority.revoked
-        )
+            authority.names("compute"), authority.names("operator"), prefix, authority.revoked,
+            authority.names("events"), authority.names("probe"),
+        )  # fmt: skip
         durable.replace_text(files.access, access)
-        if any(names for _, names in changes) or revoke:
+        if changed:
             _reload(files)
             return
         _write(files, authority, listen, name or [socket.gethostname()])
@@ -86,6 +92,27 @@ def broker(
     os.execv(program, [program, "-c", str(files.configuration)])  # noqa: S606
 
 
+def _say(authority: Authority, role: str, name: str, certificate: Path, key: Path) -> None:
+    put(f"{role} {name}: {certificate} {key}, authority {authority.certificate_file}")
+
+
+def _issue_compute(authority: Authority, name: str) -> None:
+    for role, issued in zip(("compute", *FURTHER), authority.compute(name), strict=True):
+        _say(authority, role, *issued)
+
+
+def _complete(authority: Authority) -> None:
+    """Issue what a fabric-compute of an older version lacks."""
+    for name in authority.names("compute"):
+        for purpose in FURTHER:
+            one = f"{name}.{purpose}"
+            if one not in authority.names(purpose):
+                try:
+                    _say(authority, purpose, one, *authority.client(one, purpose))
+                except CertificateError as error:  # its name was long, or somebody has this one
+                    put(f"{name} has no certificate for its {purpose}: {error}")
+
+
 def _write(files: BrokerFiles, authority: Authority, listen: str, names: list[str]) -> None:
     """Certificate of the server, configuration, data directory."""
     address, port = parse_listen(listen)
@@ -94,11 +121,22 @@ def _write(files: BrokerFiles, authority: Authority, listen: str, names: list[st
     user = ""
     if os.geteuid() == 0:
         # mosquitto reads its key after it has left root behind.
-        user = USER if _uid(USER) is not None else "root"
+        uid = _uid(USER)
+        user = "root" if uid is None else USER
         for path in (files.data, *files.data.iterdir(), key):
-            shutil.chown(path, user)
+            _give(path, uid or 0)
     text = configuration(files, address, port, certificate=certificate, key=key, user=user)
     durable.replace_text(files.configuration, text)
+
+
+def _give(path: Path, uid: int) -> None:
+    """Make ``uid`` the owner of a file or directory, but of nothing that it leads elsewhere to.
+
+    The user mosquitto writes into the data directory: a link there may be to any file of root's.
+    """
+    status = path.lstat()
+    if stat.S_ISDIR(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 1):
+        os.chown(path, uid, -1, follow_symlinks=False)
 
 
 def _uid(user: str) -> int | None:

@@ -231,6 +231,9 @@ def _tell_all(
         raise typer.BadParameter("--cert and --key go together")
     if cert is not None and key is not None:
         table = table.model_copy(update={"cert_file": str(cert), "key_file": str(key)})
+    elif table.cert_file is not None:
+        # With that of fabric-compute itself the broker would end fabric-compute's connection.
+        raise typer.BadParameter("give an operator's certificate with --cert and --key")
     topic = Topic(Kind.STOP)
     sender = Sender("operator", uuid.uuid4().hex)
     payload = encode(Message(topic, sender, 1, {"stopped": stopped, "reason": reason[:2000]}))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from compute.decide.budget import FenceBudget
 from compute.decide.decision import JobDecision, JobInput
+from compute.decide.effects import Effect, FenceIssued, JobState, Order, Record
 from compute.decide.electorate import documents_of, is_out, proved, unconfirmed
 from compute.decide.evidence import Judgement, Verdict, judge
 from compute.decide.host_orders import HostOrders
@@ -33,6 +34,8 @@ from compute.decide.known_job import (
     lost_of,
 )
 from compute.decide.observers import HostView, Observers
+from compute.decide.owners import JobOwners, owner_of
+from compute.decide.places import HostPlaces
 from compute.decide.policy import Policy
 from compute.decide.suspects import suspects
 from fabric_train.messages.documents import AgentDocument, parse, to_data
@@ -56,40 +59,6 @@ SHOWN_S = 600.0
 IDLE_S = 5.0  # a job in which nothing can run out is looked at so often without news
 
 
-@dataclass(frozen=True)
-class Order:
-    """Publish this as the present order to ``host``."""
-
-    host: str
-    order: ComputeOrder
-
-
-@dataclass(frozen=True)
-class JobState:
-    """Publish this as the present state of a job; ``None``: the job is no more."""
-
-    job: str
-    state: ComputeJob | None
-
-
-@dataclass(frozen=True)
-class FenceIssued:
-    """Store this before any order that contains it leaves."""
-
-    fence: Fence
-
-
-@dataclass(frozen=True)
-class Record:
-    """For ledger, log and metrics."""
-
-    kind: str
-    fields: dict[str, Any]
-
-
-Effect = Order | JobState | FenceIssued | Record
-
-
 class Decider:
     """One fabric-compute. After any input call ``decide``; call it again at ``wake_at``."""
 
@@ -99,17 +68,14 @@ class Decider:
         self._mode: Mode = "observe"
         self._stopped = ""
         self._observers = Observers()
-        self._racks: dict[str, str] = {}
-        self._addresses: dict[str, frozenset[str]] = {}
-        """Host → addresses of its links."""
-        self._linkless: set[str] = set()
-        """Hosts whose own fabricd says that all of their links are down."""
+        self._places = HostPlaces()
+        self._owners = JobOwners()
         self._drained: dict[str, str] = {}
         self._jobs: dict[str, KnownJob] = {}
         self._stored: dict[str, list[Fence]] = {}
         self._budget = FenceBudget(policy)
         self._confirmed: list[Effect] = []
-        """Of losses that were confirmed since the last decision."""
+        """Of losses that were confirmed, and of new jobs, since the last decision."""
         self._judged = -1
         """Version of the observers that all jobs' evidence is of."""
         self._orders = HostOrders()
@@ -193,18 +159,9 @@ class Decider:
         del now
         if document is None:
             self._news |= self._observers.update(host, None)
-            self._racks.pop(host, None)
-            self._addresses.pop(host, None)
-            self._linkless.discard(host)
-            return
-        self._racks[host] = document.rack
-        self._addresses[host] = frozenset(
-            address for link in document.links for address in link.addresses
-        )
-        if document.links and all(link.state == "down" for link in document.links):
-            self._linkless.add(host)
+            self._places.remove(host)
         else:
-            self._linkless.discard(host)
+            self._places.update(host, document)
 
     def drain(self, host: str, now: float, *, to: str = "") -> None:
         """Move all ranks off ``host``, to host ``to`` if given, and use it as a spare no more."""
@@ -247,24 +204,23 @@ class Decider:
 
         ``document``: that of ``news``, if it is parsed already.
         """
-        known = self._jobs.get(job)
         if news is None:
-            if known is not None:
-                known.agents.pop(host, None)
-                known.votes.remove(host)
-                known.absence.forget(host)
-                known.judged, known.news, self._news = False, True, True
+            for one in self._owners.leave(host, job):
+                self._leave(host, one)
             return
         if not news.gone:
             if document is None:
                 document = parse(AgentDocument, news.document)
             check_sender(document, job, host, news.incarnation)
+        mine = self._job_of(host, job, news, document)
+        known = self._jobs.get(mine)
         if known is None:
             if document is None:
                 return
-            former = self._ends.pop(job, "")
-            known = self._jobs[job] = KnownJob.new(job, self._policy, former)
-            self._gone.pop(job, None)
+            former = self._ends.pop(mine, "")
+            known = self._jobs[mine] = KnownJob.new(job, self._policy, former)
+            self._gone.pop(mine, None)
+            self._tell_namesake(mine, host, news)
             known.fences = {one.id: one for one in self._stored.get(job, [])}
             known.proved = {one.id for one in known.fences.values() if is_proved(one)}
         before = known.agents.get(host)
@@ -289,6 +245,40 @@ class Decider:
         else:
             known.votes.update(host, document.hears, document.misses)
 
+    def job_of(self, host: str, job: str) -> str:
+        """What the job is called here of which a host has a document under this name; "": none."""
+        return self._owners.job_of(host, job)
+
+    def _job_of(self, host: str, job: str, news: HostJob, document: AgentDocument | None) -> str:
+        """Whose job it is. Of another one of this name the host's part is gone."""
+        mine = self._owners.job_of(host, job)
+        if document is None and mine:
+            return mine
+        mine, left = self._owners.place(host, job, owner_of(news, document), is_over=self._is_over)
+        if (before := self._jobs.get(left)) is not None and host in before.agents:
+            # A host gives a name to another user only when the former run has ended.
+            before.agents[host].gone = True
+            before.votes.remove(host)
+            before.judged, before.news, self._news = False, True, True
+        return mine
+
+    def _is_over(self, job: str) -> bool:
+        known = self._jobs.get(job)
+        return known is None or all(agent.gone for agent in known.agents.values())
+
+    def _leave(self, host: str, job: str) -> None:
+        if (known := self._jobs.get(job)) is not None:
+            known.agents.pop(host, None)
+            known.votes.remove(host)
+            known.absence.forget(host)
+            known.judged, known.news, self._news = False, True, True
+
+    def _tell_namesake(self, job: str, host: str, news: HostJob) -> None:
+        """A second job of one name, of another owner: a mistake, or somebody who wants in."""
+        if others := self._owners.namesakes(job):
+            fields = {"job": job, "others": others, "host": host, "uid": news.uid}
+            self._confirmed.append(Record("namesake", fields))
+
     # -- output ------------------------------------------------------------------------------
 
     def wake_at(self) -> float | None:
@@ -312,7 +302,7 @@ class Decider:
         self._wake_at, self._news, self._urgent = None, False, False
         effects, self._confirmed = self._confirmed, []
         lost = self._lost_hosts(now)
-        refused = self._budget.refusal(lost, self._racks, len(self._observers), now)
+        refused = self._budget.refusal(lost, self._places.racks, len(self._observers), now)
         context = DecisionContext(self._mode, self._stopped, dict(self._drained), refused)
         for name, job in sorted(self._jobs.items()):
             if self._is_due(job, context, now):
@@ -347,7 +337,7 @@ class Decider:
         if job.core.generation is None:  # who decides is said by the newest one
             job.core.learn(documents_of(job), now)
         if job.votes.missed or not self._observers.troubled.isdisjoint(job.votes.agents):
-            places = (self._addresses, self._linkless)
+            places = (self._places.addresses, self._places.linkless)
             bench = bench_of(job, self._observers, self._policy.maintenance, *places)
             found = judge(bench, job.absence, job.steps, self._policy, now)
         else:
@@ -391,7 +381,7 @@ class Decider:
         if job.last is not None and not job.news and job.last[0] == news and now < job.due:
             return []
         decision = self._decision(job, news, now)
-        effects = self._fence(job, decision, now)
+        effects = self._fence(name, job, decision, now)
         effects += self._state(name, job, decision, context, now)
         effects += [Record(one.kind, {"job": name, **one.fields}) for one in decision.records]
         fenced = {fence.host for fence in job.fences.values()}
@@ -408,18 +398,19 @@ class Decider:
         job.news = False
         return decision
 
-    def _fence(self, job: KnownJob, decision: JobDecision, now: float) -> list[Effect]:
+    def _fence(self, name: str, job: KnownJob, decision: JobDecision, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for host, reason in sorted(decision.fence.items()):
-            effects += self._issue(job.core.job, job, host, reason, now)
+            effects += self._issue(name, job, host, reason, now)
         return effects
 
     def _issue(self, name: str, job: KnownJob, host: str, reason: str, now: float) -> list[Effect]:
         """Fence the agent of ``host`` that is known now."""
         agent = job.agents[host]
         fence = Fence(
-            id=agent.fence_id, job=name, host=host, incarnation=agent.incarnation, reason=reason
-        )
+            id=agent.fence_id, job=job.core.job, host=host, incarnation=agent.incarnation,
+            reason=reason,
+        )  # fmt: skip
         verdict = job.evidence.get(host, Verdict(True, reason, rule=reason))
         job.fences[fence.id], job.fenced[fence.id] = fence, verdict
         job.votes.remove(host)
@@ -468,7 +459,12 @@ class Decider:
         fences = [(job.agents, job.fences.values()) for job in self._jobs.values() if job.fences]
         changed: list[Effect] = []
         for host, issued, jobs in self._orders.changed(fences):
-            mine = {name: to_data(one) for name, one in jobs.items()}
+            # Of two jobs of one name that both want something of this host, the one that it is of.
+            mine = {
+                name: to_data(one)
+                for job, one in jobs.items()
+                if self._owners.job_of(host, name := self._owners.name_of(job)) in ("", job)
+            }
             changed.append(Order(host, ComputeOrder(fences=issued, jobs=mine)))
         return changed
 
@@ -485,6 +481,7 @@ class Decider:
             del self._gone[name]
             self._ends.pop(name, None)
             effects.append(JobState(name, None))
+        self._owners.sweep(self._jobs.keys() | self._gone.keys())
         if self._gone:
             due = min(self._gone.values())
             self._wake_at = due if self._wake_at is None else min(self._wake_at, due)
@@ -493,6 +490,3 @@ class Decider:
 
 def _phase(state: ComputeJob) -> dict[str, Any]:
     return {"phase": state.phase, "reason": state.reason, "generation": state.generation}
-
-
-__all__ = ["Decider", "Effect", "FenceIssued", "JobState", "Order", "Record"]

@@ -172,7 +172,8 @@ def members_of(documents: Mapping[str, AgentDocument]) -> list[Member]:
     """The agents of a generation, by their launcher's place or by name."""
     ordered = [(host, documents[host]) for host in host_order(documents)]
     return [
-        Member(host, one.incarnation, one.address, one.store, one.token) for host, one in ordered
+        Member(host, one.incarnation, one.address, one.store, one.token, one.seal)
+        for host, one in ordered
     ]
 
 

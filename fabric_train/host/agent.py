@@ -22,6 +22,7 @@ from fabric_train.host import peer_messages as wire
 from fabric_train.host.core import HostCore
 from fabric_train.host.effects import Assign, Effect, End, Greet, Note, Setup, Start
 from fabric_train.host.finder import Finder
+from fabric_train.host.job_key import JobKey
 from fabric_train.host.job_socket import DaemonError, Fence, JobSocket
 from fabric_train.host.newest import NewestCheck, promise_of
 from fabric_train.host.peer_messages import PeerMessage
@@ -77,6 +78,7 @@ class Options:
     daemon: Path
     argv: Sequence[str]
     node_rank: int | None = None
+    key: JobKey | None = None
 
 
 class HostAgent:
@@ -163,7 +165,7 @@ class HostAgent:
         setup = Setup(
             options.job, self._host, self._incarnation, options.nodes, options.spares,
             options.nproc, options.standby, join(address, port), join(address, self._store.port),
-            self._token, options.node_rank, hang_s(os.environ),
+            self._token, options.node_rank, hang_s(os.environ), options.key,
         )  # fmt: skip
         self._core = HostCore(setup)
         self._local = local_states.LocalStates(self._host)
@@ -231,14 +233,10 @@ class HostAgent:
 
     def _assign(self, process: str, generation: JobGeneration) -> None:
         assignment = Assignment(
-            generation.number,
-            generation.rank_of(process),
-            self._world,
-            generation.store,
-            f"g{generation.number}.{generation.proposal}",
-            self._options.address,
+            generation.number, generation.rank_of(process), self._world, generation.store,
+            f"g{generation.number}.{generation.proposal}", self._options.address,
             generation.base if generation.planned else 0,
-        )
+        )  # fmt: skip
         self._processes.send(process, assignment)
 
     def _perform_local(self, effects: Sequence[local_states.Effect]) -> None:

@@ -70,13 +70,15 @@ class HostCore:
 
     def document(self) -> AgentDocument:
         """All that this host has to say of the job at present."""
-        setup = self._setup
+        setup, key = self._setup, self._setup.key
+        mine = setup.host, setup.incarnation, setup.address, setup.store, setup.token
         return AgentDocument(
             setup.job, setup.host, setup.incarnation, setup.nodes, setup.spares, setup.nproc,
             setup.address, setup.store, setup.token,
             [one.state() for one in self._processes.values()], setup.node_rank, self._accepted,
             self._running.number if self._running else 0, list(self._hears), list(self._misses),
             self._suspects, self._failed, self._looks,
+            *((key.id, key.seal(*mine)) if key else ()),
         )  # fmt: skip
 
     def knows(self, process: str) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fabric_train.host.job_key import JobKey
 from fabric_train.messages.documents import JobGeneration
 from fabric_train.rules.coordinator import Kill, ReleaseAll, Spawn
 from fabric_train.rules.limits import HANG_S
@@ -16,7 +17,7 @@ from fabric_train.rules.limits import HANG_S
 class Setup:
     """One run of fabric-run on one host; the fields are those of ``AgentDocument``.
 
-    ``hang_s`` is that of `HangWatch`.
+    ``hang_s`` is that of `HangWatch`. ``key``: the job's, if it has one.
     """
 
     job: str
@@ -31,6 +32,7 @@ class Setup:
     token: str
     node_rank: int | None = None
     hang_s: float = HANG_S
+    key: JobKey | None = None
 
     @property
     def world(self) -> int:

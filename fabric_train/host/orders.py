@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from fabric_train.host.effects import Setup
+from fabric_train.host.job_key import JobKey
 from fabric_train.messages.addresses import AddressError, split
 from fabric_train.messages.documents import JobGeneration, JobOrder
 
@@ -47,4 +48,14 @@ def _problem(generation: JobGeneration, setup: Setup, processes: Container[str])
             split(text)
     except AddressError as error:
         return str(error)
+    return _forged(generation, setup.key) if setup.key else ""
+
+
+def _forged(generation: JobGeneration, key: JobKey) -> str:
+    """What nobody who has the key has said, whoever orders it."""
+    for member in generation.members:
+        if not key.is_sealed(member):
+            return f"{member.host:.80} has no seal of the job's key"
+    if not generation.parked and generation.store not in {one.store for one in generation.members}:
+        return f"its store {generation.store:.80} is no member's"
     return ""

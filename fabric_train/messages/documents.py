@@ -80,7 +80,8 @@ class ProcessState:
 class Member:
     """A host of a generation. ``address`` and ``store`` are ``ip:port``.
 
-    ``token`` opens the agent's port: it is told to the job's own hosts only.
+    ``token`` opens the agent's port: it is told to the job's own hosts only. ``seal``: that of the
+    job's key over all of it, "" for a job without one.
     """
 
     host: str
@@ -88,6 +89,14 @@ class Member:
     address: str
     store: str
     token: str
+    seal: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Its JSON value; the version before knows no ``seal``."""
+        data = typed_json.write(self)
+        if not self.seal:
+            del data["seal"]
+        return data
 
 
 @dataclass(frozen=True)
@@ -124,6 +133,7 @@ class JobGeneration:
         data = self._written()
         for member in data["members"]:
             del member["token"]
+            member.pop("seal", None)
         del data["reason"]
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -197,7 +207,8 @@ class AgentDocument:
     ``hears`` and ``misses``: agents of the job with which it does and does not exchange heartbeats.
     ``suspects``: the newest generation in which a collective of a process here failed.
     ``failed``: a process says that nobody can go on. ``looks``: how often it has looked whether its
-    ranks have finished a step, because a host of the job is in question.
+    ranks have finished a step, because a host of the job is in question. ``key``: hash of the job's
+    key, ``seal``: that of its `Member`; "" for a job without one.
     """
 
     job: str
@@ -218,13 +229,16 @@ class AgentDocument:
     suspects: int = 0
     failed: str = ""
     looks: int = 0
+    key: str = ""
+    seal: str = ""
     version: int = VERSION
 
     def to_json(self) -> dict[str, Any]:
-        """Its JSON value; the version before knows no ``looks``."""
+        """Its JSON value; the version before knows none of ``looks``, ``key`` and ``seal``."""
         data = typed_json.write(self)
-        if not self.looks:
-            del data["looks"]
+        for name in ("looks", "key", "seal"):
+            if not data[name]:
+                del data[name]
         return data
 
     def is_progress_of(self, before: AgentDocument) -> bool:

@@ -22,6 +22,7 @@ from fabricd.config.values import (
     Netdev,
     Number,
     PortName,
+    ProbeNetwork,
     Rail,
     RailAddress,
     SystemGroup,
@@ -72,6 +73,10 @@ class ProbeTable(Table):
     rdma: Annotated[
         Literal["off", "auto"], Field(description='"off" or "auto" (where there are verbs ports)')
     ] = "auto"
+    networks: Annotated[
+        tuple[ProbeNetwork, ...],
+        Field(max_length=256, description='up to 256 networks, e.g. ["10.0.0.0/8"]'),
+    ] = ()
     key_file: FilePath = "/etc/fabricd/probe.key"
 
 

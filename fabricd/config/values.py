@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
@@ -38,6 +39,19 @@ def _of_rail(value: object) -> Address:
         raise ValueError("a zone, and no link-local address")
     return without_zone(address)
 
+
+def _network(value: object) -> Network:
+    if not isinstance(value, str):
+        raise ValueError("not a text")
+    return ipaddress.ip_network(value)
+
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+ProbeNetwork = Annotated[
+    Network,
+    BeforeValidator(_network),
+    Field(description='a network as text, e.g. "10.0.0.0/8" or "fd00::/16"'),
+]
 
 _UNICAST = 'a unicast IPv4 or IPv6 address as text, e.g. "10.0.0.1" or "fd00::1", not IPv4-mapped'
 UnicastAddress = Annotated[Address, BeforeValidator(_unicast), Field(description=_UNICAST)]

@@ -28,12 +28,16 @@ class Discovery:
     def __init__(self, host: Host, refusals: Refusals) -> None:
         config = host.config
         self._host, self._refusals = host, refusals
-        self._directory = PeerDirectory(config.host.name, config.probe.port, config.peers)
+        self._directory = PeerDirectory(
+            config.host.name, config.probe.port, config.peers,
+            config.probe.networks,
+        )  # fmt: skip
         self._changed = False
         self._next_ns = time.monotonic_ns() + APPLY_NS
         self._file = Path(config.paths.state_dir) / PEERS_FILE
         self._storing: asyncio.Task[None] | None = None
         self._doubles: tuple[str, ...] = ()
+        self._outside: tuple[str, ...] = ()
         self._log = structlog.get_logger()
 
     def received(self, message: Message) -> None:
@@ -61,8 +65,14 @@ class Discovery:
         if self._directory.doubles != self._doubles:
             self._doubles = self._directory.doubles
             self._log.warning(
-                "addresses of two hosts: the first host's by name is probed",
+                "addresses of two hosts: that of the host which had it first is probed",
                 count=len(self._doubles), some=self._doubles[:MOST_NAMED],
+            )  # fmt: skip
+        if self._directory.outside != self._outside:
+            self._outside = self._directory.outside
+            self._log.warning(
+                "addresses that are not probed, for they are in none of [probe] networks",
+                count=len(self._outside), some=self._outside[:MOST_NAMED],
             )  # fmt: skip
         if peers == self._host.config.peers:
             return

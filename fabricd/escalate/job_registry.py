@@ -4,7 +4,7 @@ A job has at most one fabric-run here. It counts as gone when its process has en
 observed, not guessed: a lost connection alone says nothing while the process lives. Where the
 process cannot be observed, the end of its connection counts.
 
-A job's name belongs to the user who registered it, until it is left or forgotten.
+A job's name belongs to the user who registered it, as long as that run may live.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class Run:
         return {
             "job": self.job,
             "incarnation": self.incarnation,
+            "uid": self.uid,
             "gone": self.gone,
             "document": self.document or {},
         }
@@ -79,12 +80,12 @@ class JobRegistry:
         before is gone.
 
         Raises:
-            RefusedError: another user's job, another life that still runs, or too many jobs.
+            RefusedError: another user's job or another life that still runs, or too many jobs.
         """
         known = self.runs.get(job)
-        if known is not None and known.uid != uid:
+        if known is not None and known.uid != uid and known.present:
             raise RefusedError(f"job {job} belongs to uid {known.uid} on this host")
-        if known is not None and known.incarnation == incarnation:
+        if known is not None and (known.uid, known.incarnation) == (uid, incarnation):
             if known.proven:
                 raise RefusedError(f"incarnation {incarnation} of job {job} has ended")
             if known.pid != pid:

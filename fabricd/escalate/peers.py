@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fabricd.config.peer_checks import same_number
 from fabricd.config.tables import MAX_PEERS, PeerAddressTable, PeerTable
+from fabricd.escalate.networks import Address, Network, may_be_probed
 from fabricd.probes.wire_id import host_id
 from telemetry.messages.documents import HostDocument
 from telemetry.messages.envelope import BadMessageError
@@ -35,12 +36,32 @@ class PeerDirectory:
 
     Attributes:
         doubles: addresses that two hosts claim, in words, as of the last `peers`.
+        outside: addresses of no network that may be probed, likewise.
     """
 
-    def __init__(self, me: str, probe_port: int, known: Peers = ()) -> None:
-        """Args: ``known``: as an earlier fabricd had it; they stay until they leave."""
+    def __init__(
+        self,
+        me: str,
+        probe_port: int,
+        known: Peers = (),
+        networks: tuple[Network, ...] = (),
+    ) -> None:
+        """Prepare.
+
+        Args:
+            me: this host.
+            probe_port: the port at which all hosts probe.
+            known: as an earlier fabricd had it; they stay until they leave.
+            networks: what may be probed; see `may_be_probed`.
+        """
         self.doubles: tuple[str, ...] = ()
-        self._me, self._port = me, probe_port
+        self.outside: tuple[str, ...] = ()
+        self._me, self._port, self._networks = me, probe_port, networks
+        self._first: dict[Address, str] = {
+            one.address: peer.host for peer in known for one in peer.addresses
+        }
+        """Address → the host that was the first to have it, and has it still."""
+        self._own: frozenset[Address] = frozenset()
         self._hosts = {peer.host: peer for peer in known}
         self._probed = set(self._hosts)
         """Hosts that `peers` named last."""
@@ -55,7 +76,8 @@ class PeerDirectory:
             BadMessageError: it cannot be probed as it is; what is known of it stays.
         """
         if host == self._me:
-            return False
+            before, self._own = self._own, _addresses(document)
+            return self._own != before
         if document.name != host:
             raise BadMessageError(f"name {document.name} in the document of {host}")
         if document.probe_port != self._port:
@@ -96,23 +118,47 @@ class PeerDirectory:
         return gone != before
 
     def peers(self) -> Peers:
-        """All hosts that are to be probed, by name. An address is the first host's that has it."""
-        seen: dict[object, str] = {}
-        out, doubles = [], []
+        """All hosts that are to be probed, by name.
+
+        An address is the host's that had it first, as long as it has it; of hosts that we learn of
+        at once, the first one's by name.
+        """
+        self._first = {
+            address: host
+            for address, host in self._first.items()
+            if host not in self._gone
+            and host in self._hosts
+            and any(one.address == address for one in self._hosts[host].addresses)
+        }
+        out, doubles, outside = [], [], []
         for host, peer in sorted(self._hosts.items()):
             if host in self._gone:
                 continue
             own = []
             for one in peer.addresses:
-                if (first := seen.setdefault(one.address, host)) == host:
+                if not may_be_probed(one.address, self._networks, self._own):
+                    outside.append(f"{one.address} of {host}")
+                elif one.address in self._own:
+                    doubles.append(f"{one.address} of {host} is ours, too")
+                elif (first := self._first.setdefault(one.address, host)) == host:
                     own.append(one)
                 else:
                     doubles.append(f"{one.address} of {host} is {first}'s, too")
             if own:
                 out.append(peer.model_copy(update={"addresses": tuple(own)}))
-        self.doubles = tuple(doubles)
+        self.doubles, self.outside = tuple(doubles), tuple(outside)
         self._probed = {peer.host for peer in out}
         return tuple(out)
+
+
+def _addresses(document: HostDocument) -> frozenset[Address]:
+    """All of them. Raises ``BadMessageError``: one is none."""
+    try:
+        return frozenset(
+            ipaddress.ip_address(text) for link in document.links for text in link.addresses
+        )
+    except ValueError as error:
+        raise BadMessageError(f"{document.name}: {str(error)[:80]} is no unicast address") from None
 
 
 def _peer(document: HostDocument) -> PeerTable | None:

@@ -175,7 +175,12 @@ STEPS = [
     # Nothing is excused here: a test that needs an idle machine fails.
     Step("lab-loaded", f"the lab tier {LOADED_RUNS} times, one core busy with other work", _loaded),
     # One at a time: machines with daemons and a job starve beside others.
-    Step("vm", "long tests in virtual machines", _pytest(["tests/vm"], "release"), retried=True),
+    Step(
+        "vm",
+        "all tests in virtual machines: those of one host go on from each other",
+        _pytest(["tests/vm"], "release", marked="vm"),
+        retried=True,
+    ),
     Step("matrix", "fault matrix, release", _pytest([MATRIX], "release"), retried=True),
     Step("matrix-asan", "fault matrix, ASan and UBSan", _pytest([MATRIX], "asan"), retried=True),
     Step("matrix-tsan", "fault matrix, TSan", _pytest([MATRIX], "tsan"), retried=True),

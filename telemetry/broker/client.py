@@ -27,7 +27,7 @@ from telemetry.broker.backoff import FullJitter
 from telemetry.broker.inbox import Inbox
 from telemetry.broker.interface import MessageFactory, NotConnectedError, Receiver
 from telemetry.broker.latest import Data, LatestStates
-from telemetry.broker.library_hooks import hook, refused_connection
+from telemetry.broker.library_hooks import end_is_known, hook, refused_connection, retrieved
 from telemetry.broker.limits import (
     BrokerLimits,
     PacketSizes,
@@ -255,8 +255,7 @@ class BrokerClient:
                 raise BrokerSettingsError(why) from None
             raise
         self._sizes.connected(self.limits.packet_bytes)
-        # Whoever does not wait for the end of the connection does not miss its reason.
-        client._disconnected.add_done_callback(_retrieved)  # noqa: SLF001
+        end_is_known(client)
         return client, inbox, birth
 
     def _announced(self, limits: BrokerLimits) -> None:
@@ -472,13 +471,8 @@ async def _disconnect(client: aiomqtt.Client, *, politely: bool) -> None:
 
 
 def _discard(client: aiomqtt.Client, entering: asyncio.Future[Any]) -> None:
-    _retrieved(entering)
+    retrieved(entering)
     _close(client)
-
-
-def _retrieved(future: asyncio.Future[None]) -> None:
-    if not future.cancelled():
-        future.exception()
 
 
 def _close(client: aiomqtt.Client) -> None:

@@ -6,6 +6,7 @@ takes over the broker's keepalive. A longer one, or none, would leave a dead con
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -60,3 +61,14 @@ def refused_connection(error: BaseException) -> str:
         return ""
     code: Any = error.rc
     return unusable(int(getattr(code, "value", code)))
+
+
+def end_is_known(client: aiomqtt.Client) -> None:
+    """Whoever does not wait for the end of a connection does not miss its reason."""
+    client._disconnected.add_done_callback(retrieved)  # noqa: SLF001
+
+
+def retrieved(future: asyncio.Future[Any]) -> None:
+    """No warning follows if nobody asks for its exception."""
+    if not future.cancelled():
+        future.exception()

@@ -95,11 +95,13 @@ class HostObservations(Document):
 class HostJob(Document):
     """What fabric-run on this host says of one job. ``document`` is ``fabric_train``'s.
 
+    ``uid``: the user that runs it, as fabricd knows by itself; None: a fabricd that does not say.
     ``gone``: its fabric-run has ended, and so have all ranks that it had started.
     """
 
     job: Name
     incarnation: Incarnation
+    uid: Annotated[int, Field(ge=0, lt=1 << 32)] | None = None
     gone: bool = False
     document: dict[str, Any] = {}
 

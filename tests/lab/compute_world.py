@@ -55,7 +55,7 @@ class HostLink:
         pass
 
     def publish(self, document, observations):
-        job = HostJob(job=JOB, incarnation=document.incarnation, document=to_data(document))
+        job = HostJob(job=JOB, incarnation=document.incarnation, uid=0, document=to_data(document))
         topics = {
             Topic(Kind.HOST_JOB, self.host, JOB): job,
             Topic(Kind.HOST_OBSERVATIONS, self.host): observations,

@@ -103,6 +103,7 @@ def test_the_loop_of_the_page_ends_with_the_same_bits_after_a_restart(tmp_path):
     assert ended["again"] == ended["undisturbed"]
 
 
+@pytest.mark.nightly
 def test_a_checkpoint_on_a_full_file_system_says_so_with_sizes_and_older_ones_stay(tmp_path):
     checkpoints = tmp_path / "checkpoints"
     checkpoints.mkdir()

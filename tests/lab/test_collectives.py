@@ -51,6 +51,7 @@ def in_job(out, **more):
     return results(out)
 
 
+@pytest.mark.nightly
 def test_all_that_gloo_can_is_the_same_over_gloo_in_a_job(plain, tmp_path):
     found = in_job(tmp_path)
     assert found == plain

@@ -15,7 +15,8 @@ import aiomqtt
 import pytest
 from broker_lab import until
 
-from lab.services.mosquitto import free_port
+from compute import identity
+from lab.services.mosquitto import Mosquitto, free_port
 from telemetry.broker.once import publish_once
 from telemetry.broker.settings import BrokerSettings
 from telemetry.broker.tls import tls_context
@@ -86,11 +87,11 @@ def site():
 
 
 @contextlib.asynccontextmanager
-async def client(site, name, identifier=""):
+async def client(site, name, identifier="", will=None):
     settings = site.settings(name)
     async with aiomqtt.Client(
         settings.host, settings.port, identifier=identifier or f"test.{name}.{time.monotonic_ns()}",
-        tls_context=tls_context(settings), protocol=aiomqtt.ProtocolVersion.V5,
+        tls_context=tls_context(settings), protocol=aiomqtt.ProtocolVersion.V5, will=will,
     ) as made:  # fmt: skip
         yield made
 
@@ -101,6 +102,7 @@ TOPICS = [
     "host/h2/job/gpt", "host/h2/event", "host/c0/status", "host/ann/status",
     "compute/c0/status", "compute/c0/order/h1", "compute/c0/order/h2", "compute/c0/job/gpt",
     "compute/c9/order/h1", "compute/h1/order/h2", "compute/c0/view/h1", "compute/c0/view/h2",
+    "host/c0.events/event", "host/c0.probe/status", "compute/c0.events/status",
     "stop", "other", "host/h1/any", "host/h1/status/more", "host/h1/job/gpt/more",
 ]  # fmt: skip
 
@@ -111,14 +113,18 @@ def below(*starts):
 
 OTHERS = {"host/h1/any", "host/h1/status/more", "host/h1/job/gpt/more"}
 """No topics of the control fabric."""
-MAY_WRITE = {"h1": below("host/h1/") - OTHERS, "c0": below("compute/c0/"), "ann": {"stop"}}
+MAY_WRITE = {
+    "h1": below("host/h1/") - OTHERS, "c0": below("compute/c0/"), "ann": {"stop"},
+    "c0.events": set(), "c0.probe": set(),
+}  # fmt: skip
+PUBLIC = {"host/h1/status", "host/h1/document", "host/h2/status", "host/h2/document",
+          "compute/c0/status", "stop"}  # fmt: skip
 MAY_READ = {
-    "h1": {"host/h1/status", "host/h1/document", "host/h2/status", "host/h2/document",
-           "compute/c0/status", "compute/c0/order/h1", "compute/c9/order/h1", "compute/c0/view/h1",
-           "stop"},
+    "c0.events": PUBLIC | {"host/h1/event", "host/h2/event"},
+    "c0.probe": PUBLIC,
+    "h1": PUBLIC | {"compute/c0/order/h1", "compute/c9/order/h1", "compute/c0/view/h1"},
     "c0": (below("host/h1/", "host/h2/", "compute/c0/") | {"stop"}) - OTHERS,
-    "ann": {"host/h1/status", "host/h1/document", "host/h2/status", "host/h2/document",
-            "compute/c0/status", "compute/c0/job/gpt", "stop"},
+    "ann": PUBLIC | {"compute/c0/job/gpt"},
 }  # fmt: skip
 
 
@@ -130,13 +136,13 @@ async def publish(site, writer, topics, payload, *, retain=False):
 
 
 async def retained_for(site, reader):
-    """Topic → payload of what a new client gets; its own marker ends the retained messages."""
-    own = {"h1": "host/h1/status", "c0": "compute/c0/status", "ann": "stop"}[reader]
+    """Topic → payload of what a new client gets; a marker ends the retained messages."""
+    mark, of = ("host/h1/status", "h1") if reader == "ann" else ("stop", "ann")
     found = {}
     async with client(site, reader) as ear:
         for pattern in ("#", f"{PREFIX}/#"):
             await ear.subscribe(pattern, qos=1)
-        await publish(site, reader, [own], b"end")
+        await publish(site, of, [mark], b"end")
         async with asyncio.timeout(LONG_S):
             async for message in ear.messages:
                 if message.payload == b"end":
@@ -244,6 +250,78 @@ async def test_a_revoked_host_that_stays_connected_says_and_hears_nothing(site):
             one.cancel()
     site.issue("--host", "h4")
     await publish(site, "h4", ["host/h4/status"], b"it has a new certificate")
+
+
+NAMES = ("h1", "h2", "c0", "c0.events", "c0.probe", "ann")
+
+
+def ids_of(name):
+    """All client ids by which a program of ours has ever come to the broker."""
+    return {name, f"fabricd-{name}", f"fabric-compute.{name}", f"fabric-compute.{name}.events"}
+
+
+async def test_no_certificate_takes_the_connection_of_another(site):
+    """Attack S2: each client id with a foreign certificate; nobody is off, no last will comes."""
+    wills = []
+
+    async def listen(ear):
+        async for message in ear.messages:
+            wills.append(message.payload)  # noqa: PERF401 - looked at meanwhile
+
+    async with contextlib.AsyncExitStack() as stack:
+        watch = await stack.enter_async_context(client(site, "ann"))
+        await watch.subscribe(f"{PREFIX}/+/+/status", qos=1)
+        listening = asyncio.create_task(listen(watch))
+        there = {}
+        for name in ("h1", "h2", "c0"):
+            kind = "compute" if name == "c0" else "host"
+            will = aiomqtt.Will(f"{PREFIX}/{kind}/{name}/status", f"will of {name}".encode(), 1)
+            there[name] = await stack.enter_async_context(
+                client(site, name, f"fabricd-{name}", will=will)
+            )
+        there["c0.events"] = await stack.enter_async_context(client(site, "c0.events"))
+        site.issue("--host", "h9")
+        for name in NAMES:
+            for claimed in sorted(ids_of(name)):
+                async with client(site, "h9", claimed):
+                    pass
+        for one in there.values():
+            await one.publish(f"{PREFIX}/alive", b"", qos=1)  # nobody reads it: it is answered
+        for name in ("h1", "h2"):
+            await there[name].publish(f"{PREFIX}/host/{name}/status", b"last", qos=1)
+        await until(lambda: wills.count(b"last") == 2, "what they say at the end", LONG_S)
+        assert not [one for one in wills if one.startswith(b"will")]
+        # A new connection of the same client ends its old one, as after a cut.
+        async with client(site, "h1", "anything"):
+            await until(lambda: b"will of h1" in wills, "the last will of the old one", LONG_S)
+        listening.cancel()
+
+
+async def test_a_fabric_compute_finds_out_whether_ids_are_bound(site, tmp_path):
+    settings = site.settings("c0")
+    probe, events = identity.beside(settings, "probe"), identity.beside(settings, "events")
+    assert probe.cert_file.name == "c0.probe.pem"
+    assert events.key_file.name == "c0.events.key"
+    assert await identity.ids_are_bound(probe) is True
+    lines = (site.directory / "mosquitto.conf").read_text().splitlines()
+    tls = (
+        "cafile",
+        "crlfile",
+        "certfile",
+        "keyfile",
+        "require",
+        "use_identity",
+        "allow",
+        "acl_file",
+    )
+    free = Mosquitto(tmp_path / "free", options=[one for one in lines if one.startswith(tls)])
+    await asyncio.to_thread(free.start)
+    other = dataclasses.replace(probe, port=free.port)
+    try:
+        assert await identity.ids_are_bound(other) is False
+    finally:
+        await asyncio.to_thread(free.kill)
+    assert await identity.ids_are_bound(other) is None, "nobody is there"
 
 
 @pytest.mark.nightly

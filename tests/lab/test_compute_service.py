@@ -152,6 +152,7 @@ async def test_what_is_no_message_changes_nothing_and_is_counted(tmp_path, broke
         await world.until(lambda: forger.connected, "connected")
         good = Message(Topic(Kind.HOST_STATUS, "h9"), Sender("b", "i"), 7, {"online": True})
         h1 = Topic(Kind.HOST_JOB, "h1", JOB)
+        other = {"job": JOB, "incarnation": "z", "uid": 0}
         will = encode(
             Message(Topic(Kind.HOST_STATUS, "h1"), Sender("b", "x"), 1, {"online": False})
         )
@@ -161,7 +162,7 @@ async def test_what_is_no_message_changes_nothing_and_is_counted(tmp_path, broke
             (good.topic, encode(good).replace(b'"1.0"', b'"2.0"')),
             (Topic(Kind.HOST_STATUS, "h1"), will.replace(b"/host/h1", b"/host/h9")),
             (good.topic, encode(good)[:-1] + b" " * 10_000_000 + b"}"),
-            (h1, encode(Message(h1, Sender("b", "x"), 1, {"job": JOB, "incarnation": "z"}))),
+            (h1, encode(Message(h1, Sender("b", "x"), 1, other))),
             (h1, b"{}"),
         ):
             with contextlib.suppress(NotConnectedError):  # 10 MB: the broker closes.

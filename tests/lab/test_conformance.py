@@ -44,7 +44,9 @@ def lab(module_cluster):
     return module_cluster(hosts=HOSTS, rails=RAILS)
 
 
-@pytest.mark.parametrize("name", ["libnccl-net-fabric.so", "libnccl-net-plain.so"])
+@pytest.mark.parametrize("name", [
+    "libnccl-net-fabric.so", pytest.param("libnccl-net-plain.so", marks=pytest.mark.nightly),
+])  # fmt: skip
 def test_over_sound_rails(lab, tmp_path, name):
     plugin = lab.binaries.plugin.with_name(name)
     assert_all_passed(play(lab, tmp_path, plugin, "v12"))

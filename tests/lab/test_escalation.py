@@ -366,7 +366,13 @@ async def test_one_fabric_run_per_job(fabric):
     await until(
         lambda: (
             fabric.compute.data(Kind.HOST_JOB, name="train")
-            == {"job": "train", "incarnation": "third", "gone": False, "document": {"is": "new"}}
+            == {
+                "job": "train",
+                "incarnation": "third",
+                "uid": 0,
+                "gone": False,
+                "document": {"is": "new"},
+            }
         ),
         "another life follows",
     )
@@ -430,6 +436,7 @@ def open_directory():
     shutil.rmtree(directory)
 
 
+@pytest.mark.nightly
 async def test_hostile_users_of_the_job_socket_delay_nobody(open_directory, fabric):
     """Floods, huge lines, silence and too many connections of one user, who never reads."""
     fabric.directory = open_directory

@@ -41,7 +41,11 @@ def verify(tmp_path: Path, defines: dict[str, int | None], *, liveness: bool = F
     ("defines", "states"),
     [
         ({"FAULTS": 2, "M": 2, "C": 1, "B": 1}, 400_000),
-        ({"ONE_SIDED": None, "FAULTS": 2, "M": 2, "C": 1, "B": 1}, 560_000),
+        pytest.param(
+            {"ONE_SIDED": None, "FAULTS": 2, "M": 2, "C": 1, "B": 1},
+            560_000,
+            marks=pytest.mark.nightly,
+        ),
         pytest.param({"FAULTS": 1, "M": 2, "C": 2, "B": 1}, 60_000, marks=pytest.mark.nightly),
         pytest.param({"FAULTS": 1, "M": 3, "C": 1, "B": 2}, 180_000, marks=pytest.mark.nightly),
     ],

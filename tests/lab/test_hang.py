@@ -48,6 +48,7 @@ def step(out):
         return 0
 
 
+@pytest.mark.nightly
 async def test_a_rank_that_hangs_is_replaced_and_one_that_evaluates_is_not(tmp_path):
     more = {"FABRIC_TRAIN_HANG_S": str(HANG_S)}
     async with training_site(tmp_path, SCRIPT, standby=1, more=more) as (compute, _, out, runs):

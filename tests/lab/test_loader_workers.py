@@ -38,6 +38,7 @@ def train(directory, *words, spares):
     return directory
 
 
+@pytest.mark.nightly
 def test_a_rank_killed_while_its_workers_hang_is_taken_over_in_the_usual_time(tmp_path):
     undisturbed = weights(train(tmp_path / "undisturbed", spares=0))
     job = tmp_path / "job"

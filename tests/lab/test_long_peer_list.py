@@ -88,6 +88,7 @@ def reloads(node, reason="reloaded"):
     return [row["data"]["by"] for row in found if row["reason"] == reason]
 
 
+@pytest.mark.nightly
 def test_a_reload_of_a_long_list_holds_up_neither_page_nor_socket(lab):
     node = lab.nodes[0]
     base, pid = node.config_path.read_text(), node.daemon.pid
@@ -125,6 +126,7 @@ def test_a_start_with_a_long_list_and_a_bad_one(lab):
     assert '"site0" is also peers[1].host' in refused.stderr
 
 
+@pytest.mark.nightly
 def test_a_shared_list_is_followed_while_the_daemon_runs(lab):
     """Replaced, moved behind a link as in a ConfigMap, spoiled, gone and back; its own entry in."""
     node = lab.nodes[0]

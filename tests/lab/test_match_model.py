@@ -26,6 +26,7 @@ MUTATIONS = {
 pytestmark = spin_model.NEEDS_SPIN
 
 
+@pytest.mark.nightly
 def test_every_message_lands_in_the_slot_of_its_tag(tmp_path: Path) -> None:
     spin_model.assert_holds(spin_model.verify(MODEL, tmp_path, {}), at_least=340_000)
 

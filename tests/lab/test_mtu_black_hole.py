@@ -3,6 +3,7 @@
 import subprocess
 import time
 
+import pytest
 from test_failover import PATIENCE_S, assert_progress, events_of, job, rails_of
 
 from lab.cluster import wait_until
@@ -35,6 +36,7 @@ def downs(node):
     return rails_of(node)[f"rail{BAD}"].failovers
 
 
+@pytest.mark.nightly
 def test_attempts_back_off_and_a_link_event_brings_the_rail_back(cluster):
     lab = cluster(hosts=2, rails=2, rate="200mbit")
     jumbo(lab)

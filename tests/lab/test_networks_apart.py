@@ -138,6 +138,7 @@ def committed_s(management):
     return [one["committed_ms"] / 1000 for one in records(management, "recovery") if one["ranks"]]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("backend", "options"),
     [
@@ -183,6 +184,7 @@ def test_steps_of_ten_seconds_are_no_excuse(lab, undisturbed):
     assert weights(out) == undisturbed("plugin", 6)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seconds", [8, pytest.param(60, marks=pytest.mark.nightly)])
 def test_a_host_whose_management_is_cut_trains_on(lab, seconds):
     cluster, management = lab

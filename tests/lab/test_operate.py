@@ -82,6 +82,7 @@ def states_or_none(node, link="rail1"):
         return None
 
 
+@pytest.mark.nightly
 def test_explain_names_evidence_and_rule_of_a_black_hole(cluster):
     lab = started(cluster)
     node = lab.nodes[0]
@@ -256,6 +257,7 @@ def test_daemon_and_prober_are_kept_off_the_training_cores(cluster):
         wait_until(lambda p=pid: affinities(p) == {(cores[1],)}, SLOW_S, f"{pid} moved")
 
 
+@pytest.mark.nightly
 def test_the_daemon_is_above_a_job_as_the_configuration_says(cluster):
     tried = subprocess.run(["chrt", "--rr", "1", "true"], capture_output=True, check=False)
     above = os.SCHED_OTHER if tried.returncode else os.SCHED_RR

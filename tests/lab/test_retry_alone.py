@@ -102,6 +102,7 @@ mended = "It waits."
 """
 
 
+@pytest.mark.nightly
 def test_three_passes_do_not_excuse_a_test_whose_cause_was_mended(checkout, capfd):
     (checkout / known_flaky.FILE).write_text(LISTED)
     assert run_tier(checkout, COUNTING.format(fails={0}), "-n", "2", "--dist", "loadgroup") == 1

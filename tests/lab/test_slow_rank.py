@@ -62,6 +62,7 @@ async def test_nobody_is_named_in_half_an_hour_of_uneven_steps(site):
     assert row["rank"] == SLOW
 
 
+@pytest.mark.nightly
 async def test_a_rank_that_is_slowed_by_15_percent_is_named_and_cleared(site):
     compute, daemons, out = site
     await asyncio.sleep(HEALTHY_S)

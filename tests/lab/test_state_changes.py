@@ -28,7 +28,7 @@ def states(directory):
 
 
 @pytest.mark.parametrize("kind", [
-    "unfreeze",
+    pytest.param("unfreeze", marks=pytest.mark.nightly),
     pytest.param("groups", marks=pytest.mark.nightly),
     pytest.param("dropout", marks=pytest.mark.nightly),
 ])  # fmt: skip

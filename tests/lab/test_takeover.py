@@ -81,6 +81,7 @@ def test_ranks_killed_at_any_moment_of_a_step_change_nothing(undisturbed, tmp_pa
     assert all(row["lost_at"] <= row["recovered_at"] <= row["committed_at"] for row in found)
 
 
+@pytest.mark.nightly
 def test_losses_during_a_recovery_change_nothing(undisturbed, tmp_path):
     """The source dies while it sends; what then arrives is corrupt, twice; two die at once."""
     faults = ("0:5:backward", "1:-1:sending", "0:-1:corrupting", "0:-1:misleading",

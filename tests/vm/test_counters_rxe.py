@@ -7,6 +7,8 @@ import pytest
 
 from lab.vm import pair
 
+pytestmark = pytest.mark.nightly  # machines of its own: minutes for their boot alone
+
 PYTHON = "/opt/fabricd/bin/python3"
 PATIENCE_S = 240  # a program's start takes 20 times longer under emulation
 

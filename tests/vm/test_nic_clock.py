@@ -62,6 +62,7 @@ def phc(machines):
             vm.unplug("clocked")
 
 
+@pytest.mark.nightly
 def test_a_nics_clock_is_read_until_it_is_pulled_out(machines, phc):
     vm = machines.alpha
     vm.run("rm", "-f", "/run/phc-read")

@@ -195,6 +195,7 @@ def test_exposure_is_small(hosts, unit, worst):
     assert float(score[1]) <= worst, out
 
 
+@pytest.mark.nightly
 def test_promote_is_refused_to_nobody_and_done_for_root(hosts):
     vm = hosts.alpha
     # Straight at the socket: any user may ask, only root and the daemon's own may change.
@@ -211,6 +212,7 @@ def test_promote_is_refused_to_nobody_and_done_for_root(hosts):
     assert ask(vm, "status")["mode"] == "steer"
 
 
+@pytest.mark.nightly
 def test_a_step_of_the_wall_clock_is_no_fault(hosts):
     """By NTP's first answer or by hand: probes are paced and judged by clocks that nobody sets."""
     both = (hosts.alpha, hosts.beta)
@@ -279,6 +281,7 @@ SQUAT = ["setpriv", "--reuid=65534", "--clear-groups", "/usr/bin/python3", "-I",
          "import socket; socket.create_server(('127.0.0.1', 19200))"]  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_nobody_takes_the_metrics_address_while_the_daemon_restarts_or_stands_still(hosts):
     vm = hosts.alpha
     assert ask(vm, "status")["metrics"]["inherited"]
@@ -356,6 +359,7 @@ def test_keys_are_rotated_by_the_documented_steps(hosts):
         assert ask(vm, "status")["prober"]["refused"]["auth"] == 0
 
 
+@pytest.mark.nightly
 def test_stopped_daemon_is_ended_by_the_watchdog(hosts):
     vm = hosts.alpha
     old = show(vm, "fabricd", "MainPID", "NRestarts")

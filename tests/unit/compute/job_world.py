@@ -17,7 +17,8 @@ from dataclasses import replace
 from simulated_host import ALERT_S, JOB, SimulatedHost
 
 from compute.decide.absence import LATE_S
-from compute.decide.decider import Decider, FenceIssued, Order, Record
+from compute.decide.decider import Decider
+from compute.decide.effects import FenceIssued, Order, Record
 from compute.decide.policy import Policy
 from fabric_train.messages.documents import (
     AgentDocument,
@@ -34,6 +35,7 @@ from telemetry.messages.documents import (
 from telemetry.messages.envelope import Sender
 
 TICK_S = 0.05
+USER = 1000
 WILL_S = 1.0  # the broker's patience with a host without connection
 _STATUS = {"host": HostStatus(online=True), "will": HostStatus(online=False)}
 
@@ -167,6 +169,8 @@ class World:
             if not self.awaited[name]:
                 self._decide(name, decider)
         for (name, to), order in list(self.orders.items()):
+            if to not in self.hosts:
+                continue  # a stranger's, whom a test plays
             host = self.hosts[to]
             if host.works and host.broker and name in self.deciders and self.random.random() < 0.5:
                 job = self._job_order(order)
@@ -350,7 +354,7 @@ class World:
                 decider.host_observations(host, sender, said, self.now)
                 if document is None:
                     continue
-                news = HostJob(job=JOB, incarnation=document.incarnation)
+                news = HostJob(job=JOB, incarnation=document.incarnation, uid=USER)
                 decider.host_job(host, JOB, news, self.now, document=document)
 
     def _decide(self, name: str, decider: Decider) -> None:

@@ -8,7 +8,7 @@ from test_partitions import run
 from typer.testing import CliRunner
 
 from compute.cli import app
-from compute.decide.decider import JobState, Record
+from compute.decide.effects import JobState, Record
 from compute.store import NewRecord, Store
 
 

@@ -3,12 +3,13 @@
 import dataclasses
 
 import pytest
-from job_world import JOB, World
+from job_world import JOB, USER, World
 from test_partitions import run
 
 from compute.decide.absence import STEP_UNKNOWN_S
-from compute.decide.decider import SHOWN_S, STATE_S, FenceIssued, JobState, Record
+from compute.decide.decider import SHOWN_S, STATE_S
 from compute.decide.decision import JobDecision
+from compute.decide.effects import FenceIssued, JobState, Record
 from compute.decide.job import JobCore
 from compute.decide.known_job import KnownJob
 from compute.decide.policy import Policy
@@ -39,7 +40,7 @@ def further(world, name, **changes):
     document = world.hosts[name].document(world.now)
     processes = [dataclasses.replace(one, step=one.step + 100) for one in document.processes]
     document = dataclasses.replace(document, processes=processes, **changes)
-    news = HostJob(job=JOB, incarnation=document.incarnation)
+    news = HostJob(job=JOB, incarnation=document.incarnation, uid=USER)
     world.deciders["c0"].host_job(name, JOB, news, world.now, document=document)
 
 

@@ -27,7 +27,7 @@ GOOD = {
     STATUS: ONLINE,
     OBSERVATIONS: {"silent": [], "heard": ["h2"]},
     DOCUMENT: {"name": "h1", "links": [], "probe_port": 9200},
-    JOB: {"job": "gpt", "incarnation": "r1", "document": to_data(AGENT)},
+    JOB: {"job": "gpt", "incarnation": "r1", "uid": 1000, "document": to_data(AGENT)},
     Topic(Kind.STOP): {"stopped": True, "reason": "x"},
 }
 
@@ -96,6 +96,16 @@ def test_a_document_of_another_host_or_job_changes_nothing(core, intake):
     refused(core, intake, JOB, wrong, "data", sequence=6)
 
 
+def test_a_job_of_which_a_host_does_not_say_whose_it_is(core, intake):
+    older = {key: one for key, one in GOOD[JOB].items() if key != "uid"}
+    refused(core, intake, JOB, older, "identity", sequence=1)
+    with pytest.raises(RefusedError, match="h1 does not say whose job gpt is"):
+        send(intake, JOB, older, sequence=2)
+    known = Intake(core, older_hosts=True)
+    send(known, JOB, older, sequence=3)
+    assert known.documents.keys() == {("h1", "gpt")}
+
+
 @pytest.mark.parametrize("kind", [Kind.COMPUTE_ORDER, Kind.COMPUTE_JOB])
 def test_what_is_for_others_is_refused(core, intake, kind):
     refused(core, intake, Topic(kind, "c1", "h1"), {}, "topic")
@@ -120,7 +130,7 @@ def flood(intake, host, first, names):
     before = intake.refused["share"]
     for number in range(first, first + names):
         topic = Topic(Kind.HOST_JOB, host, f"j{number}")
-        data = {"job": topic.name, "incarnation": "r", "gone": True}
+        data = {"job": topic.name, "incarnation": "r", "uid": 1000, "gone": True}
         with contextlib.suppress(RefusedError):
             send(intake, topic, data, sequence=number)
     return intake.refused["share"] - before

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from job_world import JOB, World
 
-from compute.decide.decider import STATE_S, JobState
+from compute.decide.decider import STATE_S
+from compute.decide.effects import JobState
 from compute.decide.evidence import BOTH, DARK, HEARD, STEPS_GO_ON, Verdict, Votes
 from compute.decide.job_state import NOT_KNOWN, Suspect, job_state, recovery_of
 from compute.decide.recovery import JobRecord

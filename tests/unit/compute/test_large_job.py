@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from compute.decide.decider import Decider, FenceIssued, JobState, Order
+from compute.decide.decider import Decider
+from compute.decide.effects import FenceIssued, JobState, Order
 from compute.decide.policy import Policy
 from fabric_train.host.job_socket import MAX_LINE as LINE_OF_FABRIC_RUN
 from fabric_train.messages.documents import AgentDocument, JobOrder, ProcessState, parse, to_data

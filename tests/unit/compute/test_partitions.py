@@ -7,7 +7,7 @@ import os
 import pytest
 from job_world import JOB, TICK_S, World
 
-from compute.decide.decider import Order
+from compute.decide.effects import Order
 from telemetry.messages.documents import HostJob
 
 SCENARIOS = 12

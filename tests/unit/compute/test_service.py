@@ -6,7 +6,7 @@ import contextlib
 import pytest
 
 from compute.config import parse
-from compute.decide.decider import FenceIssued, JobState, Order, Record
+from compute.decide.effects import FenceIssued, JobState, Order, Record
 from compute.service import Service
 from compute.signatures import load_or_create
 from compute.store import Store, StoreError

@@ -6,8 +6,8 @@ import pytest
 from job_world import World
 from test_partitions import run
 
-from compute.decide.decider import JobState
 from compute.decide.decision import JobInput
+from compute.decide.effects import JobState
 from compute.decide.job import JobCore
 from compute.decide.placement import PlacementError, next_generation
 from compute.decide.policy import Policy

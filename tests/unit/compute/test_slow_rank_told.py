@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from compute.board import JobBoard
 from compute.cli import app
-from compute.decide.decider import STATE_S, FenceIssued, JobState, Order, Record
+from compute.decide.decider import STATE_S
+from compute.decide.effects import FenceIssued, JobState, Order, Record
 from compute.intake import Intake
 from compute.metrics import ComputeMetrics, Figures
 from fabric_train.messages.step_window import BLOCKS, StepWindow

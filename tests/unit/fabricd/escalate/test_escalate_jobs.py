@@ -124,12 +124,30 @@ def test_one_fabric_run_of_a_job_and_another_life_only_after_its_end():
     assert run.connection == 104
     assert registry.ended(run)
     assert not registry.ended(run)
-    assert run.state() == {"job": "j", "incarnation": "i1", "gone": True, "document": {}}
+    assert run.state() == {
+        "job": "j", "incarnation": "i1", "uid": 1, "gone": True, "document": {},
+    }  # fmt: skip
     with pytest.raises(RefusedError, match="incarnation i1 of job j has ended"):
         registry.register("j", "i1", 1, 10, 105)
-    with pytest.raises(RefusedError, match="belongs to uid 1"):
-        registry.register("j", "i2", 2, 13, 106)
     assert registry.register("j", "i2", 1, 13, 107).present
+
+
+def test_a_name_is_no_property_of_who_is_gone():
+    """Attack S8."""
+    registry = JobRegistry()
+    run = registry.register("slurm-5000", "i1", 1, 10, 100)
+    with pytest.raises(RefusedError, match="belongs to uid 1"):
+        registry.register("slurm-5000", "i2", 2, 13, 106)
+    run.observed = True
+    registry.disconnected(100)
+    with pytest.raises(RefusedError, match="belongs to uid 1"):
+        registry.register("slurm-5000", "i2", 2, 13, 106)
+    registry.ended(run)
+    assert registry.register("slurm-5000", "i2", 2, 13, 106).uid == 2
+    restored = JobRegistry()
+    restored.restore(registry.save())
+    with pytest.raises(RefusedError, match="belongs to uid 2"):
+        restored.register("slurm-5000", "i3", 1, 14, 107)
 
 
 def test_where_the_process_cannot_be_seen_its_connection_counts():

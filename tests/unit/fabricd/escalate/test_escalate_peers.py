@@ -1,5 +1,6 @@
 """Which hosts are probed, by their documents and goodbyes."""
 
+import ipaddress
 import json
 
 import pytest
@@ -36,7 +37,8 @@ def test_hosts_join_by_their_documents():
     directory = PeerDirectory("h0", PORT)
     assert directory.document("h1", document("h1", "10.0.0.1", "fd00::1"))
     assert not directory.document("h1", document("h1", "10.0.0.1", "fd00::1"))
-    assert not directory.document("h0", document("h0", "10.0.0.9")), "ourselves"
+    assert directory.document("h0", document("h0", "10.0.0.9")), "our own addresses count"
+    assert not directory.document("h0", document("h0", "10.0.0.9"))
     assert not directory.document("h2", document("h2")), "no address yet"
     assert not directory.document("h3", document("h3", "127.0.0.1", "fe80::1"))
     assert shown(directory) == {"h1": [(0, "10.0.0.1"), (1, "fd00::1")]}
@@ -73,6 +75,54 @@ def test_an_address_is_that_of_one_host():
     directory.document("h1", document("h1", "10.0.0.7"))
     assert shown(directory)["h2"] == [(0, "10.0.0.1"), (1, "10.1.0.2")]
     assert directory.doubles == ()
+
+
+def test_who_had_an_address_first_keeps_it_whatever_others_say():
+    """Attack S4: nobody takes another host out of what is probed."""
+    directory = PeerDirectory("me", PORT)
+    for number in (1, 2, 3):
+        directory.document(f"h{number}", document(f"h{number}", f"10.0.0.{number}"))
+    before = shown(directory)
+    directory.document("h0", document("h0", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.9"))
+    assert shown(directory) == before | {"h0": [(3, "10.0.0.9")]}
+    assert len(directory.doubles) == 3
+    again = PeerDirectory("me", PORT, load_of(directory))
+    again.document("h0", document("h0", "10.0.0.1"))
+    assert shown(again) == before, "after a restart, too"
+    again.cleared("h1")
+    assert shown(again)["h0"] == [(0, "10.0.0.1")], "it is free"
+
+
+def load_of(directory):
+    return tuple(one for one in directory.peers() if one.host != "h0")
+
+
+def test_our_own_address_is_nobody_elses():
+    directory = PeerDirectory("h0", PORT)
+    directory.document("h9", document("h9", "10.0.0.7", "10.0.0.9"))
+    assert directory.document("h0", document("h0", "10.0.0.7"))
+    assert shown(directory) == {"h9": [(1, "10.0.0.9")]}
+    assert directory.doubles == ("10.0.0.7 of h9 is ours, too",)
+
+
+@pytest.mark.parametrize(
+    ("networks", "own", "probed"),
+    [
+        ((), (), {"10.0.0.1", "fd00::1", "100.64.0.1"}),
+        ((), ("8.8.4.4",), {"10.0.0.1", "fd00::1", "100.64.0.1", "8.8.8.8"}),
+        ((), ("2001:db8:0:9::1",), {"10.0.0.1", "fd00::1", "100.64.0.1", "2001:db8::1"}),
+        (("8.8.8.0/24",), ("10.0.0.9",), {"8.8.8.8"}),
+    ],
+)
+def test_a_document_aims_no_traffic_out_of_the_fabric(networks, own, probed):
+    """Attack S4."""
+    directory = PeerDirectory("h0", PORT, (), tuple(map(ipaddress.ip_network, networks)))
+    addresses = ("10.0.0.1", "fd00::1", "100.64.0.1", "8.8.8.8", "203.0.113.7", "2001:db8::1")
+    for number, address in enumerate(addresses):
+        directory.document(f"h1{number}", document(f"h1{number}", address))
+    directory.document("h0", document("h0", *own))
+    assert {address for found in shown(directory).values() for _, address in found} == probed
+    assert len(directory.outside) == len(addresses) - len(probed)
 
 
 def test_two_hosts_whose_probes_have_one_number_are_not_both_probed():

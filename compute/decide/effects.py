@@ -1,0 +1,42 @@
+"""What follows from a decision, for the service to store, publish and record. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from telemetry.messages.documents import ComputeJob, ComputeOrder, Fence
+
+
+@dataclass(frozen=True)
+class Order:
+    """Publish this as the present order to ``host``."""
+
+    host: str
+    order: ComputeOrder
+
+
+@dataclass(frozen=True)
+class JobState:
+    """Publish this as the present state of a job; ``None``: the job is no more."""
+
+    job: str
+    state: ComputeJob | None
+
+
+@dataclass(frozen=True)
+class FenceIssued:
+    """Store this before any order that contains it leaves."""
+
+    fence: Fence
+
+
+@dataclass(frozen=True)
+class Record:
+    """For ledger, log and metrics."""
+
+    kind: str
+    fields: dict[str, Any]
+
+
+Effect = Order | JobState | FenceIssued | Record
