@@ -35,6 +35,7 @@ from telemetry.service.config_values import (
 )
 from telemetry.service.toml_lines import Path as Key
 from telemetry.service.toml_lines import key_lines, line_of
+from telemetry.service.toml_text import read_toml
 
 DEFAULT_FILE = Path("/etc/fabricd/compute.toml")
 DEFAULT_LISTEN = "127.0.0.1:19201"
@@ -229,7 +230,7 @@ def load(path: Path) -> Config:
 def parse(text: str, file: str) -> Config:
     """Validate a text; ``file`` is its name for messages. Raises ``ConfigError``."""
     try:
-        raw = tomllib.loads(text)
+        raw = read_toml(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError([syntax_problem(str(error), text, file)]) from None
     found: list[tuple[Key, str]] = []

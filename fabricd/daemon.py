@@ -134,8 +134,8 @@ class Daemon:
         run, state = Path(config.paths.run_dir), Path(config.paths.state_dir)
         now = time.monotonic_ns()
         try:
-            for directory in (run, state):
-                prepare_directory(directory, 0o755)
+            prepare_directory(run, 0o755)
+            prepare_directory(state, 0o750)  # the timeline says which jobs run here, and how
             readable = prepare_stats_directory(run / "stats")
             self._lock(run / "fabricd.lock")
         except OSError as error:

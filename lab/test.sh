@@ -115,7 +115,7 @@ unit() {
 native() {
   local rc=0
   ensure_native release
-  ctest_begin release -L 'processes|patient'
+  ctest_begin release -L 'processes|patient' -LE nightly
   ensure_native asan
   ctest_end release || return
   # The release build has played all of the simulator's schedules; here memory is what is looked at.

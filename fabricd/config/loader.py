@@ -29,6 +29,7 @@ from telemetry.service.config_errors import (
     explain,
     syntax_problem,
 )
+from telemetry.service.toml_text import read_toml
 
 __all__ = [
     "Config",
@@ -151,7 +152,7 @@ def _merged(texts: list[tuple[str, str]], problems: list[Problem]) -> Layers:
     layers = Layers()
     for file, text in texts:
         try:
-            layers.lay(file, tomllib.loads(text), text)
+            layers.lay(file, read_toml(text), text)
         except tomllib.TOMLDecodeError as error:
             problems.append(syntax_problem(str(error), text, file))
     return layers

@@ -15,6 +15,7 @@ from typing import Any
 
 from telemetry.service.config_errors import Problem, syntax_problem
 from telemetry.service.toml_lines import key_lines, line_of
+from telemetry.service.toml_text import read_toml
 
 MAX_BYTES = 64 << 20
 """The largest list that is allowed (4096 hosts of 64 addresses) has some 20 MB."""
@@ -73,7 +74,7 @@ def read_peers_file(path: str) -> PeersFile:
         line = data[: error.start].count(b"\n") + 1
         return _unusable(path, state, "not UTF-8; allowed: a TOML file in UTF-8", line)
     try:
-        raw = tomllib.loads(text)
+        raw = read_toml(text)
     except tomllib.TOMLDecodeError as error:
         return PeersFile(path, text, (), (syntax_problem(str(error), text, path),), state)
     peers = raw.pop("peers", [])
