@@ -17,7 +17,7 @@ REMOVED = "[removed]"
 _MIN_SECRET = 6
 
 _WORDS = (
-    r"(?:passw(?:or)?d|passphrase|passwd|_pass(?![a-z])|pwd|secret|token|credential|authorization|"
+    r"(?:passw(?:or)?d|passphrase|passwd|[_-]pass(?![a-z])|pwd|secret|token|credential|authorization|"
     r"bearer|cookie|psk|keytab|session[_-]?id|connection[_-]?string|pin[_-]?code|snmp[_-]?community|"
     r"key[_-]?material|(?:api|access|private|probe|auth|encryption|signing|license|ssh|shared|master|"
     r"wrapping|hmac|symmetric|storage|account|job)[_-]?key)"
@@ -57,7 +57,7 @@ _SHAPES = (
     re.compile(
         r"\$(?:1|2[abxy]?|5|6|7|y|gy|apr1|sha1|scrypt|argon2(?:id|i|d)|pbkdf2[\w-]*)\$[\w./,=$+-]{8,}"
     ),
-    re.compile(r"\b(?:Bearer|Basic)\s+[\w.~+/=-]{6,}", re.IGNORECASE),
+    re.compile(r"\b(?:Bearer|Basic)\s+[\w.~+/=-][^\s\"'<>\0]{5,}", re.IGNORECASE),
     re.compile(r"\b(?:gh[pousr]_|github_pat_|glpat-|hf_|xox[abprs]-|sk-)[\w-]{16,}"),
     re.compile(r"\bAKIA[0-9A-Z]{12,}\b"),
     re.compile(r"\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*"),
