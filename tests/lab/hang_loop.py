@@ -23,8 +23,10 @@ HANGS = 2
 
 def work(step, rank):
     """What takes long beside the collectives."""
-    (OUT / f"rank.{rank}").write_text(str(os.getpid()))
-    (OUT / "step").write_text(str(step))
+    for name, value in ((f"rank.{rank}", os.getpid()), ("step", step)):
+        new = OUT / f"{name}.{rank}.new"
+        new.write_text(str(value))
+        new.rename(OUT / name)  # a reader finds the one before or this one, whole
     if (OUT / "undisturbed").exists():
         return
     time.sleep(EVALUATE_S if step == EVALUATE else STEP_S)

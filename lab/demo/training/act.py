@@ -27,7 +27,7 @@ from telemetry.events import Event
 
 LOOP = Path(__file__).with_name("loop.py")
 TICK_S = 0.1
-START_S = 90.0
+START_S = 240.0
 STRIKE_S = 120.0
 UNPLUGGED_S = 3.0
 FROZEN_S = 2.0
