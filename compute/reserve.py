@@ -30,7 +30,11 @@ class Reserve:
         return self.held
 
     def _made(self) -> bool:
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            file = os.open(self._path, flags)
+        except FileNotFoundError:
+            file = os.open(self._path, flags | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
             room = os.fstatvfs(file)
             if os.fstat(file).st_size < self._size:
