@@ -27,7 +27,7 @@ from telemetry.events import Event
 
 LOOP = Path(__file__).with_name("loop.py")
 TICK_S = 0.1
-START_S = 240.0
+START_S = END_S = 240.0
 STRIKE_S = 120.0
 UNPLUGGED_S = 3.0
 FROZEN_S = 2.0
@@ -300,7 +300,7 @@ class Act:
         if not self.failover:
             return
         self._tell("the rest of the steps, without pauses")
-        deadline = time.monotonic() + STRIKE_S
+        deadline = time.monotonic() + END_S
         while self._job.running and time.monotonic() < deadline:
             self._look()
             time.sleep(TICK_S)
