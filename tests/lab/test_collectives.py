@@ -74,6 +74,7 @@ def test_all_that_gloo_can_is_the_same_over_the_plugin_or_refused_by_name(plain,
     assert compared > RANKS * COUNT * 0.8
 
 
+@pytest.mark.nightly
 def test_what_gloo_cannot_do_ends_the_job_at_once_and_the_last_line_says_why(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(

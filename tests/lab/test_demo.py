@@ -90,6 +90,7 @@ def test_without_failover_the_job_dies_of_a_transport_error(tmp_path):
     assert left_over(demo.pid) == ([], False)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_second_act_nic_rank_and_host_are_lost_and_no_step_is(tmp_path):
     demo = start(tmp_path, act="2")
