@@ -195,7 +195,6 @@ def test_exposure_is_small(hosts, unit, worst):
     assert float(score[1]) <= worst, out
 
 
-@pytest.mark.nightly
 def test_promote_is_refused_to_nobody_and_done_for_root(hosts):
     vm = hosts.alpha
     # Straight at the socket: any user may ask, only root and the daemon's own may change.
