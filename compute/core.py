@@ -74,6 +74,12 @@ class Core(Protocol):
     def job_of(self, host: str, job: str) -> str:
         """What the job is called of which ``host`` has a document under this name; "": none."""
 
+    def name_of(self, job: str) -> str:
+        """What the hosts of a job call it."""
+
+    def is_home(self, host: str, job: str) -> bool:
+        """``host`` has no document of another job with the same name."""
+
     @property
     def pending(self) -> bool:
         """Something came after the last ``decide`` from which more may follow."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 
@@ -10,6 +11,8 @@ LARGEST = 8192
 RATE, BURST = 1024.0, float(4 << 20)
 """Bytes a second of one host, and so many at once: a host that comes back sends what it has kept.
 An event has some 300."""
+TELL_S = 60.0
+"""Between two words about what was left out: they go into the ledger, too."""
 
 
 class EventBudget:
@@ -19,6 +22,7 @@ class EventBudget:
         self._spent: dict[str, tuple[float, float]] = {}
         """Host → (bytes that it has not earned again by then, when)."""
         self._left_out: Counter[str] = Counter()
+        self._told_at = -math.inf
 
     def spend(self, host: str, size: int, now: float) -> bool:
         """Whether an event of ``size`` bytes is kept. ``now``: monotonic seconds."""
@@ -31,16 +35,23 @@ class EventBudget:
         return kept
 
     def take_left_out(self, now: float) -> dict[str, int]:
-        """Host → events that were left out since the last call. Idle hosts are forgotten."""
-        left = dict(sorted(self._left_out.items()))
-        self._left_out.clear()
+        """Host → events that were left out since they were told last; {} within ``TELL_S``.
+
+        Idle hosts are forgotten. ``now``: monotonic seconds.
+        """
         self._spent = {
             host: (spent, then)
             for host, (spent, then) in self._spent.items()
             if spent > (now - then) * RATE
         }
+        if not self._left_out or now < self._told_at + TELL_S:
+            return {}
+        left = dict(sorted(self._left_out.items()))
+        self._left_out.clear()
+        self._told_at = now
         return left
 
     def put_back(self, left: Mapping[str, int]) -> None:
-        """It could not be recorded."""
+        """It could not be recorded: it is told at the next call."""
         self._left_out.update(left)
+        self._told_at -= TELL_S

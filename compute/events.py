@@ -58,7 +58,6 @@ class EventLink:
                   "fields": event.fields}  # fmt: skip
         size = len(json.dumps(fields))
         if not self.budget.spend(message.topic.owner, size, time.monotonic()):
-            self._news()
             return
         try:
             if self._store.add_event(message.id, fields):

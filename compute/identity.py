@@ -90,13 +90,15 @@ async def ids_are_bound(settings: BrokerSettings) -> bool | None:
     """Ask the broker of these settings, whose certificate nobody else uses. None: no answer."""
     try:
         context = await asyncio.to_thread(tls_context, settings)
+        password = settings.password()
     except BrokerSettingsError:
         return None
     five = settings.protocol == "5"
     clients = [
         aiomqtt.Client(
             settings.host, settings.effective_port, timeout=ANSWER_S, tls_context=context,
-            username=settings.username or None, identifier=f"fabric-probe.{secrets.token_hex(8)}",
+            username=settings.username or None, password=password,
+            identifier=f"fabric-probe.{secrets.token_hex(8)}",
             protocol=aiomqtt.ProtocolVersion.V5 if five else aiomqtt.ProtocolVersion.V311,
         )
         for _ in range(2)

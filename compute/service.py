@@ -325,7 +325,8 @@ class Service:
         topic = Topic(Kind.COMPUTE_JOB, self._config.name, job)
         self._told_states.add(job)
         self._link.client.set_state(topic, None if state is None else state.model_dump(mode="json"))
-        self._tell(sorted(self._views.update(job, state)))
+        hosts = [host for host in (state.hosts if state else ()) if self._core.is_home(host, job)]
+        self._tell(sorted(self._views.update(job, state, self._core.name_of(job), hosts)))
 
     def _tell(self, hosts: Iterable[str]) -> None:
         self._untold.update(dict.fromkeys(hosts))

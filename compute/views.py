@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -25,9 +26,14 @@ class HostViews:
         """Hosts with a part in any job."""
         return self._jobs.keys()
 
-    def update(self, job: str, state: ComputeJob | None) -> set[str]:
-        """Take the state of a job; None: it is no more. Returns the hosts whose view changed."""
-        hosts = set(state.hosts) if state is not None else set()
+    def update(
+        self, job: str, state: ComputeJob | None, name: str, hosts: Collection[str]
+    ) -> set[str]:
+        """Take the state of a job; None: it is no more. Returns the hosts whose view changed.
+
+        ``name``: what its hosts call it. ``hosts``: those that may know of it.
+        """
+        hosts = set(hosts) if state is not None else set()
         left = {host for host, jobs in self._jobs.items() if job in jobs} - hosts
         for host in left:
             del self._jobs[host][job]
@@ -35,7 +41,7 @@ class HostViews:
                 del self._jobs[host]
         self._sizes.pop(job, None)
         if state is not None:
-            data = state.model_dump(mode="json")
+            data = {**state.model_dump(mode="json"), "job": name}
             self._sizes[job] = len(state.model_dump_json())
             for host in hosts:
                 self._jobs.setdefault(host, {})[job] = data

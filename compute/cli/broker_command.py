@@ -130,9 +130,9 @@ def _write(files: BrokerFiles, authority: Authority, listen: str, names: list[st
 
 
 def _give(path: Path, uid: int) -> None:
-    """Make ``uid`` the owner of a file or directory, but of nothing that it leads elsewhere to.
+    """Make ``uid`` the owner of a file or directory. Links, soft or hard, are left as they are.
 
-    The user mosquitto writes into the data directory: a link there may be to any file of root's.
+    The user mosquitto writes into the data directory: a link there may lead to a file of root's.
     """
     status = path.lstat()
     if stat.S_ISDIR(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 1):

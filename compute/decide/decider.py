@@ -219,8 +219,8 @@ class Decider:
                 return
             former = self._ends.pop(mine, "")
             known = self._jobs[mine] = KnownJob.new(job, self._policy, former)
-            self._gone.pop(mine, None)
-            self._tell_namesake(mine, host, news)
+            if self._gone.pop(mine, None) is None:  # else it was told when it came first
+                self._tell_namesake(mine, host, news)
             known.fences = {one.id: one for one in self._stored.get(job, [])}
             known.proved = {one.id for one in known.fences.values() if is_proved(one)}
         before = known.agents.get(host)
@@ -249,10 +249,18 @@ class Decider:
         """What the job is called here of which a host has a document under this name; "": none."""
         return self._owners.job_of(host, job)
 
+    def name_of(self, job: str) -> str:
+        """What the hosts of a job call it."""
+        return self._owners.name_of(job)
+
+    def is_home(self, host: str, job: str) -> bool:
+        """A host has no document of another job with the same name: it may hear of ``job``."""
+        return self._owners.job_of(host, self.name_of(job)) in ("", job)
+
     def _job_of(self, host: str, job: str, news: HostJob, document: AgentDocument | None) -> str:
         """Whose job it is. Of another one of this name the host's part is gone."""
         mine = self._owners.job_of(host, job)
-        if document is None and mine:
+        if document is None and mine and self._owners.is_of(mine, news.uid):
             return mine
         mine, left = self._owners.place(host, job, owner_of(news, document), is_over=self._is_over)
         if (before := self._jobs.get(left)) is not None and host in before.agents:
@@ -459,12 +467,10 @@ class Decider:
         fences = [(job.agents, job.fences.values()) for job in self._jobs.values() if job.fences]
         changed: list[Effect] = []
         for host, issued, jobs in self._orders.changed(fences):
-            # Of two jobs of one name that both want something of this host, the one that it is of.
-            mine = {
-                name: to_data(one)
-                for job, one in jobs.items()
-                if self._owners.job_of(host, name := self._owners.name_of(job)) in ("", job)
-            }
+            mine = {}
+            for job, one in jobs.items():
+                if self.is_home(host, job):
+                    mine[self.name_of(job)] = to_data(one)
             changed.append(Order(host, ComputeOrder(fences=issued, jobs=mine)))
         return changed
 

@@ -23,30 +23,24 @@ LONGEST_NAME = 253
 class Owner(NamedTuple):
     """``uid``: None where a host of an older version does not say it.
 
-    ``key``: the hash, "" for a job without one; None where only the end of a fabric-run is known.
+    ``key``: the hash, "" for a job without a key.
     """
 
     uid: int | None
-    key: str | None
+    key: str
 
     def matches(self, other: Owner) -> bool:
-        """The same one, as far as is known."""
-        return all(None in pair or pair[0] == pair[1] for pair in zip(self, other, strict=True))
-
-    def known_by(self, other: Owner) -> Owner:
-        """With what ``other`` does not know, of this one."""
-        return Owner(
-            self.uid if other.uid is None else other.uid,
-            self.key if other.key is None else other.key,
-        )
+        """The same owner, as far as the users are known."""
+        return self.key == other.key and (None in (self.uid, other.uid) or self.uid == other.uid)
 
 
 def owner_of(news: HostJob, document: AgentDocument | None) -> Owner:
-    """Whose job it is, by what a host says. ``document``: None for a run that has ended."""
-    if document is not None:
-        return Owner(news.uid, document.key)
-    key = news.document.get("key")
-    return Owner(news.uid, key if isinstance(key, str) else None)
+    """Whose job it is, by what a host says. ``document``: None for a run that has ended.
+
+    Who does not say the key of a job, has no part in it: also not one that has ended.
+    """
+    key = document.key if document is not None else news.document.get("key")
+    return Owner(news.uid, key if isinstance(key, str) else "")
 
 
 class JobOwners:
@@ -69,6 +63,11 @@ class JobOwners:
         """What its hosts call it."""
         return self._owners[job][0] if job in self._owners else job
 
+    def is_of(self, job: str, uid: int | None) -> bool:
+        """Whether ``job`` may be this user's."""
+        known = self._owners[job][1].uid if job in self._owners else None
+        return None in (known, uid) or known == uid
+
     def namesakes(self, job: str) -> list[str]:
         """Jobs of other owners with the same name, the oldest first."""
         return [one for one in self._by_name.get(self.name_of(job), ()) if one != job]
@@ -83,8 +82,8 @@ class JobOwners:
         """
         before = self._homes.get((host, name), "")
         job = self._find(name, owner, before, is_over) or self._new(name, owner)
-        known = self._owners[job][1]
-        self._owners[job] = name, known.known_by(owner)
+        uid = self._owners[job][1].uid if owner.uid is None else owner.uid
+        self._owners[job] = name, Owner(uid, owner.key)
         self._homes[host, name] = job
         self._left = self._left or before not in ("", job)
         return job, before if before != job else ""

@@ -36,8 +36,7 @@ class Discovery:
         self._next_ns = time.monotonic_ns() + APPLY_NS
         self._file = Path(config.paths.state_dir) / PEERS_FILE
         self._storing: asyncio.Task[None] | None = None
-        self._doubles: tuple[str, ...] = ()
-        self._outside: tuple[str, ...] = ()
+        self._said: dict[str, tuple[str, ...]] = {}
         self._log = structlog.get_logger()
 
     def received(self, message: Message) -> None:
@@ -62,24 +61,26 @@ class Discovery:
             return
         self._changed, self._next_ns = False, now + APPLY_NS
         peers = self._directory.peers()
-        if self._directory.doubles != self._doubles:
-            self._doubles = self._directory.doubles
-            self._log.warning(
-                "addresses of two hosts: that of the host which had it first is probed",
-                count=len(self._doubles), some=self._doubles[:MOST_NAMED],
-            )  # fmt: skip
-        if self._directory.outside != self._outside:
-            self._outside = self._directory.outside
-            self._log.warning(
-                "addresses that are not probed, for they are in none of [probe] networks",
-                count=len(self._outside), some=self._outside[:MOST_NAMED],
-            )  # fmt: skip
+        self._say(
+            "addresses of two hosts: that of the host which had it first is probed",
+            self._directory.doubles,
+        )
+        self._say(
+            "addresses that are not probed, for they are in none of [probe] networks",
+            self._directory.outside,
+        )
         if peers == self._host.config.peers:
             return
         self._log.info("peers", hosts=len(peers), before=len(self._host.config.peers))
         self._host.discover(peers)
         before = self._storing
         self._storing = asyncio.create_task(self._store(before, dump(peers)))
+
+    def _say(self, text: str, those: tuple[str, ...]) -> None:
+        """Log ``those``, once until they are others."""
+        before, self._said[text] = self._said.get(text, ()), those
+        if those != before:
+            self._log.warning(text, count=len(those), some=those[:MOST_NAMED])
 
     async def _store(self, before: asyncio.Task[None] | None, text: str) -> None:
         if before is not None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Collection
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+from fabricd.config.addresses import Address
+from fabricd.config.values import Network
+
 PRIVATE = tuple(
     map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10",
                                "fc00::/7"))

@@ -14,9 +14,11 @@ from typing import Any
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
+from fabricd.config.addresses import Address
 from fabricd.config.peer_checks import same_number
 from fabricd.config.tables import MAX_PEERS, PeerAddressTable, PeerTable
-from fabricd.escalate.networks import Address, Network, may_be_probed
+from fabricd.config.values import Network
+from fabricd.escalate.networks import may_be_probed
 from fabricd.probes.wire_id import host_id
 from telemetry.messages.documents import HostDocument
 from telemetry.messages.envelope import BadMessageError

@@ -45,14 +45,14 @@ class World:
 
     def __init__(
         self, seed: int, *, nodes: int = 4, spares: int = 2, computes: int = 2, others: int = 0,
-        probes: int | None = None, network: str = "rails",
+        probes: int | None = None, network: str = "rails", key: str = "",
     ) -> None:  # fmt: skip
         """``others``: hosts of the fabric that are not of the job. ``probes``: each host probes so
         many others, drawn at random; None: all.
         """
         self.random = random.Random(seed)
         self.now = 0.0
-        self.network = network
+        self.network, self.key = network, key
         names = [f"h{i}" for i in range(nodes + spares)]
         names += [f"x{i}" for i in range(others)]
         self.hosts = {
@@ -332,7 +332,7 @@ class World:
             self.queue.append((at, host.sequence, name, ("host", host.name, document, said)))
 
     def _document(self, host: SimulatedHost) -> AgentDocument:
-        return host.document(self.now)
+        return replace(host.document(self.now), key=self.key)
 
     def _send_will(self, host: SimulatedHost) -> None:
         for name in self.deciders:

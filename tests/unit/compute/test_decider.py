@@ -27,14 +27,6 @@ SENDER = Sender("boot", "d")
 NOTHING = JobDecision("running")
 
 
-@pytest.fixture
-def world():
-    world = World(11, computes=1)
-    run(world, 4)
-    assert world.progress[0] == 1
-    return world
-
-
 def further(world, name, **changes):
     """The host's document, with all processes 100 steps further and ``changes``."""
     document = world.hosts[name].document(world.now)

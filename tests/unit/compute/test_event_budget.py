@@ -3,7 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute.event_budget import BURST, LARGEST, RATE, EventBudget
+from compute.event_budget import BURST, LARGEST, RATE, TELL_S, EventBudget
+
+BURST_EVENTS = int(BURST // LARGEST)
 
 
 def test_a_flood_is_cut_and_counted_and_others_are_kept():
@@ -13,8 +15,14 @@ def test_a_flood_is_cut_and_counted_and_others_are_kept():
     assert budget.spend("h1", 300, 0.0)
     assert budget.take_left_out(0.0) == {"h9": 10_000 - kept}
     assert budget.take_left_out(0.0) == {}
-    assert not budget.spend("h9", LARGEST, 1.0)
-    assert budget.spend("h9", LARGEST, LARGEST / RATE)
+    budget.spend("h9", LARGEST, 0.0)
+    assert budget.take_left_out(TELL_S - 1) == {}, "a flood is told once a minute"
+    assert budget.take_left_out(TELL_S) == {"h9": 1}
+    whole = EventBudget()
+    for _ in range(BURST_EVENTS):
+        assert whole.spend("h9", LARGEST, 0.0)
+    assert not whole.spend("h9", LARGEST, 1.0)
+    assert whole.spend("h9", LARGEST, LARGEST / RATE)
 
 
 def test_what_a_day_brings_is_bounded():

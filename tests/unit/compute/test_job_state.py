@@ -149,17 +149,17 @@ def test_a_host_sees_the_jobs_in_which_it_has_a_part_and_no_other():
     views = HostViews()
     first = ComputeJob(job="a", phase="running", hosts=["h0", "h1"])
     second = ComputeJob(job="b", phase="running", hosts=["h1", "h2"])
-    assert views.update("a", first) == {"h0", "h1"}
-    assert views.update("b", second) == {"h1", "h2"}
+    assert views.update("a", first, "a", first.hosts) == {"h0", "h1"}
+    assert views.update("b", second, "b", second.hosts) == {"h1", "h2"}
     assert [job["job"] for job in views.of("h1")["jobs"]] == ["a", "b"]
     assert [job["job"] for job in views.of("h0")["jobs"]] == ["a"]
     assert views.of("h9") is None
     assert views.size_of("h9") == 0
     assert views.size_of("h1") == views.size_of("h0") + views.size_of("h2") > 100
     left = second.model_copy(update={"hosts": ["h2"]})
-    assert views.update("b", left) == {"h1", "h2"}
+    assert views.update("b", left, "b", left.hosts) == {"h1", "h2"}
     assert [job["job"] for job in views.of("h1")["jobs"]] == ["a"]
-    assert views.update("a", None) == {"h0", "h1"}
+    assert views.update("a", None, "a", ()) == {"h0", "h1"}
     assert set(views.hosts) == {"h2"}
 
 

@@ -64,15 +64,18 @@ def test_a_host_that_runs_another_users_job_has_left_the_first(owners):
     assert owners.leave("h1", "bert") == []
 
 
-def test_an_end_without_a_document_is_of_the_users_job(owners):
+def test_an_end_is_of_the_job_whose_key_it_says(owners):
+    """A stranger's fabric-run that ends has no part in a job with a key either."""
     place(owners, "h0", MALLORY)
     mine, _ = place(owners, "h1", Owner(1000, "k"))
     gone = owner_of(HostJob(job="gpt", incarnation="i", uid=1000, gone=True), None)
-    assert gone == Owner(1000, None)
-    assert place(owners, "h2", gone)[0] == mine
-    assert place(owners, "h1", Owner(1000, "k"))[0] == mine, "its key is not forgotten"
+    assert gone == Owner(1000, "")
+    assert place(owners, "h2", gone)[0] not in ("gpt", mine)
     said = HostJob(job="gpt", incarnation="i", uid=1000, gone=True, document={"key": "k"})
-    assert owner_of(said, None) == Owner(1000, "k")
+    assert place(owners, "h3", owner_of(said, None))[0] == mine
+    assert owners.is_of(mine, 1000)
+    assert owners.is_of(mine, None)
+    assert not owners.is_of(mine, 7)
 
 
 def test_what_nobody_has_and_nobody_shows_is_forgotten(owners):

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from job_world import JOB, World
+from job_world import JOB, USER, World
 from test_partitions import run
 
 from compute.decide.effects import FenceIssued, JobState, Order, Record
@@ -11,14 +11,6 @@ from fabric_train.messages.documents import ProcessState
 from telemetry.messages.documents import HostJob
 
 STRANGER = 65534
-
-
-@pytest.fixture
-def world():
-    world = World(11, computes=1)
-    run(world, 4)
-    assert world.progress[0] == 1
-    return world
 
 
 def stranger(world, host="x9", uid=STRANGER, key="", **changes):
@@ -101,6 +93,32 @@ def test_he_is_named_once(world):
     assert (record.fields["host"], record.fields["uid"]) == ("x9", STRANGER)
     shown = {one.job for one in effects if isinstance(one, JobState)}
     assert shown <= {record.fields["job"]}
+
+
+def test_who_comes_and_goes_is_named_once_and_leaves_nothing_in_the_job(world):
+    decider = world.deciders["c0"]
+    told = []
+    for _ in range(5):
+        told += stranger(world, failed="x")
+        decider.host_job("x9", JOB, None, world.now)
+        told += decider.decide(world.now)
+    assert len([one for one in told if isinstance(one, Record) and one.kind == "namesake"]) == 1
+
+
+def test_an_end_of_his_own_fabric_run_is_not_the_jobs(world):
+    """With a key his host is not counted, whatever uid its root says."""
+    world = World(13, computes=1, key="k")
+    run(world, 4)
+    decider = world.deciders["c0"]
+    news = HostJob(job=JOB, incarnation="mallory", uid=USER, gone=True)
+    decider.host_job("x9", JOB, news, world.now)
+    assert "x9" not in job_of_h0(world).agents
+    assert decider.is_home("h0", decider.job_of("h0", JOB))
+    assert not decider.is_home("x9", decider.job_of("h0", JOB))
+    stranger(world, uid=USER, key="guessed", failed="x")
+    run(world, 2)
+    assert not world.over
+    assert world.violations == []
 
 
 def test_a_job_that_forms_beside_his_forms(world):
