@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from statistics import median
 
 from bench.plugin.quiet import Quiet
 from bench.report import Row
-from fabric_train.agent.processes import make_store
 from fabric_train.groups.backend import environment
 from lab.node import REPO
 
@@ -29,23 +30,23 @@ def backend(*, quick: bool) -> list[Row]:
 
 def measured(rounds: int) -> Mapping[str, Mapping[str, list[float]]]:
     """By backend, ``reduce_ms`` and ``vote_us`` of each round. Raises ``RuntimeError``."""
-    store = make_store()
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "bench.training.backend_rank", str(rank), str(RANKS),
-             f"127.0.0.1:{store.port}", str(rounds), str(MIB)],
-            env={**os.environ, **environment("plugin", os.environ, standalone=True),
-                 "OMP_NUM_THREADS": "1"},
-            cwd=REPO, stdout=subprocess.PIPE, text=True,
-        )
-        for rank in range(RANKS)
-    ]  # fmt: skip
-    try:
-        outputs = [rank.communicate(timeout=TIMEOUT_S)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
+    with tempfile.TemporaryDirectory() as directory:
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, "-m", "bench.training.backend_rank", str(rank), str(RANKS),
+                 str(Path(directory, "store")), str(rounds), str(MIB)],
+                env={**os.environ, **environment("plugin", os.environ, standalone=True),
+                     "OMP_NUM_THREADS": "1"},
+                cwd=REPO, stdout=subprocess.PIPE, text=True,
+            )
+            for rank in range(RANKS)
+        ]  # fmt: skip
+        try:
+            outputs = [rank.communicate(timeout=TIMEOUT_S)[0] for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
     if failed := [number for number, rank in enumerate(ranks) if rank.returncode]:
         raise RuntimeError(f"ranks {failed} have failed")
     result: Mapping[str, Mapping[str, list[float]]] = json.loads(outputs[0])

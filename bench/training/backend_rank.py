@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from fabric_train.groups import backend
 from fabric_train.groups.collectives import GenerationGroup, connect_generation
@@ -24,9 +25,10 @@ COMPARED = ("gloo", "plugin")
 
 
 def connect(name: str, generation: int, rank: int, world: int, store: str) -> GenerationGroup:
-    """A group of the backend ``name``; both backends meet in one store."""
+    """A group of the backend ``name``; all meet in the file ``store``."""
     os.environ[backend.VARIABLE] = name
-    return connect_generation(Assignment(generation, rank, world, store), 60)
+    meeting = dist.PrefixStore(f"{name}.{generation}", dist.FileStore(store, world))
+    return connect_generation(Assignment(generation, rank, world, store), meeting, 60)
 
 
 def measure(group: GenerationGroup, tensor: torch.Tensor) -> tuple[float, float]:

@@ -11,13 +11,12 @@ import contextlib
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from fabric_train.agent.run_directory import SOCKET
 from fabric_train.messages import progress_memory, state_memory
@@ -227,20 +226,6 @@ def _is_stopped(pid: int) -> bool:
     except OSError:
         return False
     return stat.rpartition(b")")[2].split()[:1] == [b"T"]
-
-
-def make_store(address: str = "127.0.0.1") -> Any:  # noqa: ANN401
-    """A ``TCPStore`` that listens on ``address`` alone. Raises ``OSError``."""
-    import torch.distributed as dist
-
-    # By itself it would listen on every address of the machine.
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.create_server((address, 0), family=family)
-    port = listener.getsockname()[1]
-    return dist.TCPStore(
-        address, port, is_master=True, wait_for_workers=False,
-        master_listen_fd=listener.detach(),
-    )  # fmt: skip
 
 
 def how_ended(code: int) -> str:

@@ -12,9 +12,10 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from fabric_train.agent.processes import Processes, how_ended, make_store
+from fabric_train.agent.key_router import KeyRouter
+from fabric_train.agent.processes import Processes, how_ended
+from fabric_train.messages.keys import KeyRequest
 from fabric_train.messages.process import (
     Acknowledged,
     Assignment,
@@ -53,6 +54,14 @@ from fabric_train.rules.coordinator import (
 from fabric_train.rules.protection import Placement, Protection, protection
 
 _TICK_S = 0.2
+_HERE = "this machine"
+
+
+class _Nobody:
+    """There are no other agents."""
+
+    def send(self, _host: str, _message: object) -> bool:
+        return False
 
 
 class Agent:
@@ -72,7 +81,7 @@ class Agent:
         self._world = world
         self._report = report
         self._processes = Processes(argv, world, directory, self, report, keeps_states=True)
-        self._store: Any = None
+        self._keys = KeyRouter(_HERE, _Nobody(), lambda *to: self._processes.send(*to))
         self._spares: set[str] = set()
         self._ending: set[str] = set()  # have left their loop: nobody waits for their end
         self._local_states: dict[int, dict[int, bytes]] = {}  # of processes that are lost
@@ -90,7 +99,6 @@ class Agent:
 
     async def run(self) -> str | None:
         """Run the job. Returns None when it ended well, else the reason; no process is left."""
-        self._store = await asyncio.to_thread(make_store)
         await self._processes.open()
         ticker = asyncio.create_task(self._tick())
         try:
@@ -151,6 +159,7 @@ class Agent:
 
     def disconnected(self, process: str) -> None:
         """See ``ProcessEvents``. No assignment can reach the process any more."""
+        self._keys.left(process)
         if self._coordinator.phase is not Phase.ENDED:
             self._processes.kill(process)
 
@@ -173,6 +182,7 @@ class Agent:
         former = self._announced.generation.slots if self._announced else ()
         self._announced = announce
         number = announce.generation.number
+        self._keys.forget_before(number - 1)
         for process in set(former) - set(announce.generation.slots):
             self._keep_states(process)
         if not announce.formed:
@@ -196,7 +206,7 @@ class Agent:
                 generation.number,
                 generation.rank_of(process),
                 generation.world,
-                f"127.0.0.1:{self._store.port}",
+                _HERE,
             ),
         )
 
@@ -217,6 +227,8 @@ class Agent:
                 self._processes.send(process, self._find_state(message.rank, message.step))
             case NewestRequest():
                 self._processes.send(process, self._answer_newest(process, message))
+            case KeyRequest():
+                self._keys.process_asks(process, message)
             case Acknowledged():
                 core.acknowledged(process, message.generation)
             case Suspect():

@@ -21,11 +21,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch.futures import Future
 
 from fabric_train.groups import backend
+from fabric_train.groups.agent_store import generation_store
 from fabric_train.groups.generation_group import GenerationGroup
 from fabric_train.groups.gloo_group import GlooGeneration
 from fabric_train.groups.nccl_group import NcclGeneration
@@ -50,15 +52,19 @@ _LOOK_S = 0.1
 _LOOKS = 5  # in a row, until what looks stuck is
 
 
-def connect_generation(assignment: Assignment, timeout_s: float) -> GenerationGroup:
+def connect_generation(
+    assignment: Assignment, store: dist.Store, timeout_s: float
+) -> GenerationGroup:
     """Connect to all ranks with the backend that ``FABRIC_TRAIN_BACKEND`` names.
+
+    ``store`` is that of the generation, where its ranks meet.
 
     Blocks until all are here, or raises ``RuntimeError``; ``BackendError`` for another backend,
     ``LibraryMissingError`` where a library of the backend is not there.
     """
-    makers: dict[str, Callable[[Assignment, float], GenerationGroup]]
+    makers: dict[str, Callable[[Assignment, dist.Store, float], GenerationGroup]]
     makers = {"gloo": GlooGeneration, "plugin": PluginGeneration, "nccl": NcclGeneration}
-    return makers[backend.chosen(os.environ)](assignment, timeout_s)
+    return makers[backend.chosen(os.environ)](assignment, store, timeout_s)
 
 
 class FabricGroup(TorchCalls):
@@ -335,7 +341,12 @@ class Connecting:
 
 def start_connecting(link: AgentLink, assignment: Assignment, timeout_s: float) -> Connecting:
     """Connect to all ranks of ``assignment``. Its result raises as ``connect_generation`` does."""
-    return Connecting(lambda: connect_generation(assignment, timeout_s), link.notify)
+
+    def make() -> GenerationGroup:
+        store = generation_store(link, assignment, timeout_s)
+        return connect_generation(assignment, store, timeout_s)
+
+    return Connecting(make, link.notify)
 
 
 def connect(link: AgentLink, assignment: Assignment, timeout_s: float) -> GenerationGroup | None:

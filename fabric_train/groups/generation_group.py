@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from fabric_train.messages.addresses import split
 from fabric_train.messages.process import Assignment
 
 _BEFORE_2_13 = {
@@ -20,8 +18,9 @@ _BEFORE_2_13 = {
 _MINIMUM = dist.AllreduceOptions()
 _MINIMUM.reduceOp = dist.ReduceOp.MIN
 _ANY = (1 << 63) - 1
-RANKS_VERSION = "2"
-"""Of what ranks say to each other beside the job's own collectives; 2: a vote has four numbers."""
+RANKS_VERSION = "3"
+"""Of what ranks say to each other beside the job's own collectives; 2: a vote has four numbers,
+3: they meet in their agents' store and prove over gloo that they did."""
 
 
 class GenerationGroup(ABC):
@@ -108,10 +107,3 @@ class GenerationGroup(ABC):
 def method(group: Any, name: str) -> Any:
     """The method of that name, as torch 2.13 calls it. Backends may have the name before that."""
     return getattr(group, name, None) or getattr(group, _BEFORE_2_13.get(name, name))
-
-
-def generation_store(assignment: Assignment, timeout_s: float) -> Any:
-    """The part of the store that is this generation's alone. Raises ``RuntimeError``."""
-    host, port = split(assignment.store)
-    tcp = dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=timeout_s))
-    return dist.PrefixStore(assignment.prefix or f"g{assignment.generation}", tcp)

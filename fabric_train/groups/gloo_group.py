@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
+import hmac
 import os
+import secrets
 import socket
 import stat
+import struct
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
-from fabric_train.groups.generation_group import GenerationGroup, generation_store
+from fabric_train.groups.generation_group import GenerationGroup, method
 from fabric_train.messages.process import Assignment
 from fabric_train.rules.limits import COLLECTIVE_S
 
 _LISTENER = "listener/{}"
+_MEETING = "meeting"
+_PROOF_BYTES = 32
+_SO_ATTACH_FILTER = 26  # Linux, asm-generic/socket.h
+_DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)  # BPF_RET | BPF_K: keep no byte
 _RUNNER = "pt_gloo_runloop"  # ProcessGroupGloo::runLoop; 15 characters, as the kernel keeps
 _PATIENCE = timedelta(seconds=COLLECTIVE_S)
 
@@ -29,27 +38,30 @@ class GlooGeneration(GenerationGroup):
 
     Gloo closes them then, and ends its collectives with an error. About one time in 50 it misses
     one that began just then (torch 2.13): its thread waits for data until its own time-out.
+
+    Gloo asks nobody who he is. So its port takes no connection any more once all ranks are
+    connected, and each rank proves over each connection that it knows what only the generation's
+    store says, before anything of the job goes over it.
     """
 
     carries_beside = True  # each message has its tag
 
-    def __init__(self, assignment: Assignment, timeout_s: float) -> None:
+    def __init__(self, assignment: Assignment, store: dist.Store, _timeout_s: float) -> None:
         """Connect to all ranks; blocks until all are here, or raises ``RuntimeError``."""
         super().__init__(assignment)
-        self._store = generation_store(assignment, timeout_s)
         self._sockets: list[socket.socket] = []
         before = _descriptors()
         how = _options(assignment.address) if assignment.address else _PATIENCE
-        self._group = dist.ProcessGroupGloo(self._store, self.rank, self.world, how)
-        self._sockets = _connections(before, self._store, self.rank, self.world)
+        self._group = dist.ProcessGroupGloo(store, self.rank, self.world, how)
+        self._sockets = _connections(before, store, self.rank, self.world)
         self._inodes = {os.fstat(one.fileno()).st_ino for one in self._sockets}
         self._lock = threading.Lock()
         self._aborted = False
-
-    @property
-    def store(self) -> Any:
-        """The part of the store that is this generation's."""
-        return self._store
+        try:
+            prove_ranks(self._group, store, self.rank, self.world)
+        except RuntimeError:
+            self.abort()
+            raise
 
     @property
     def group(self) -> Any:
@@ -140,6 +152,8 @@ def _connections(before: dict[int, int], store: Any, rank: int, world: int) -> l
     inet = [one for one in opened if one.family in (socket.AF_INET, socket.AF_INET6)]
     listening = [one for one in inet if one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)]
     mine = {one.getsockname()[1] for one in listening}
+    for one in listening:
+        _close_to_all(one)
     store.set(_LISTENER.format(rank), ",".join(map(str, mine)))
     theirs: set[int] = set()
     for other in range(world):
@@ -159,3 +173,41 @@ def _is_of(one: socket.socket, mine: set[int], theirs: set[int]) -> bool:
         return one.getsockname()[1] in mine or one.getpeername()[1] in theirs
     except OSError:
         return False
+
+
+def prove_ranks(group: Any, store: dist.Store, rank: int, world: int) -> None:
+    """Prove to each rank, over its connection, who is at this end, and have it proved.
+
+    Raises ``RuntimeError``, which names the ranks in whose place somebody else is connected.
+    """
+    if rank == 0:
+        store.set(_MEETING, secrets.token_hex(_PROOF_BYTES))
+    secret = store.get(_MEETING)
+    others = range(world)
+    said = b"".join(_proof(secret, rank, other) for other in others)
+    mine = torch.frombuffer(bytearray(said), dtype=torch.uint8)
+    theirs = torch.zeros_like(mine)
+    exchange = method(group, "all_to_all_single")
+    exchange(theirs, mine, [], [], dist.AllToAllOptions()).wait()
+    heard = bytes(theirs.tolist())
+    strangers = [
+        other
+        for other in others
+        if not hmac.compare_digest(
+            heard[other * _PROOF_BYTES : (other + 1) * _PROOF_BYTES], _proof(secret, other, rank)
+        )
+    ]
+    if strangers:
+        who = ", ".join(map(str, strangers))
+        raise RuntimeError(f"who is connected as rank {who} does not know the generation's secret")
+
+
+def _proof(secret: bytes, sender: int, receiver: int) -> bytes:
+    return hmac.digest(secret, f"gloo {sender} {receiver}".encode(), hashlib.sha256)
+
+
+def _close_to_all(listener: socket.socket) -> None:
+    """Its connections stay; of whoever else tries to connect, the kernel drops each packet."""
+    program = ctypes.create_string_buffer(_DROP_ALL)
+    at = struct.pack("@HP", 1, ctypes.addressof(program))
+    listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, at)

@@ -34,27 +34,28 @@ class NcclGeneration(GenerationGroup):
     device: ClassVar[torch.device | None] = None
     """Of this process. Connections are made on other threads, where the current one is another."""
 
-    def __init__(self, assignment: Assignment, timeout_s: float) -> None:
+    def __init__(self, assignment: Assignment, store: dist.Store, timeout_s: float) -> None:
         """Connect to all ranks; blocks until all are here, or raises ``RuntimeError``."""
         super().__init__(assignment)
         if self.device is None:
             raise RuntimeError("the backend nccl needs a CUDA device")
-        self._host = GlooGeneration(assignment, timeout_s)
+        self._host = GlooGeneration(assignment, store, timeout_s)
         self._lock = threading.Lock()
         self._abort_begun = False
         self._aborted = threading.Event()
         try:
-            self._nccl: Any = self._connect(timeout_s)
+            self._nccl: Any = self._connect(store, timeout_s)
         except BaseException:
             self._host.discard()
             raise
         self._group = _ByDevice(self._host.group, self._nccl)
 
-    def _connect(self, timeout_s: float) -> Any:
+    def _connect(self, store: dist.Store, timeout_s: float) -> Any:
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = timedelta(seconds=COLLECTIVE_S)  # noqa: SLF001
-        store = dist.PrefixStore("nccl", self._host.store)
-        made = dist.ProcessGroupNCCL(store, self.rank, self.world, options)
+        made = dist.ProcessGroupNCCL(
+            dist.PrefixStore("nccl", store), self.rank, self.world, options
+        )
         with torch.cuda.device(self.device):
             stream = torch.cuda.Stream(self.device)
             with torch.cuda.stream(stream):  # the connections of a ring are made by its first sum

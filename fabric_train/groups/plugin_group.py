@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from fabric_train.groups.generation_group import GenerationGroup, generation_store
+from fabric_train.groups.generation_group import GenerationGroup
 from fabric_train.groups.plugin_library import (
     ElementType,
     Kind,
@@ -42,7 +43,7 @@ _EXCHANGE = 0xA2A  # tag of what an all-to-all moves
 class PluginGeneration(GenerationGroup):
     """One generation over the plugin that ``NCCL_NET_PLUGIN`` names."""
 
-    def __init__(self, assignment: Assignment, timeout_s: float) -> None:
+    def __init__(self, assignment: Assignment, store: dist.Store, timeout_s: float) -> None:
         """Connect to all ranks; blocks until all are here.
 
         Raises ``RuntimeError``; ``LibraryMissingError`` where a library is not there.
@@ -52,9 +53,8 @@ class PluginGeneration(GenerationGroup):
         plugin = find_plugin(os.environ)
         native = NativeGroup(plugin, find_collectives(os.environ, plugin), rank, world)
         try:
-            meeting = generation_store(assignment, timeout_s)
-            meeting.set(_ADDRESS.format(rank), native.address())
-            addresses = [meeting.get(_ADDRESS.format(other)) for other in range(world)]
+            store.set(_ADDRESS.format(rank), native.address())
+            addresses = [store.get(_ADDRESS.format(other)) for other in range(world)]
             native.connect(addresses, timeout_s)
         except BaseException:
             native.close()

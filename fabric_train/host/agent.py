@@ -11,22 +11,20 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from fabric_train.agent.processes import Processes, how_ended, make_store
+from fabric_train.agent.processes import Processes, how_ended
 from fabric_train.host import local_states
 from fabric_train.host import peer_messages as wire
 from fabric_train.host.core import HostCore
 from fabric_train.host.effects import Assign, Effect, End, Greet, Note, Setup, Start
-from fabric_train.host.finder import Finder
 from fabric_train.host.job_key import JobKey
 from fabric_train.host.job_socket import DaemonError, Fence, JobSocket
-from fabric_train.host.newest import NewestCheck, promise_of
 from fabric_train.host.peer_messages import PeerMessage
 from fabric_train.host.peers import Peers
+from fabric_train.host.questions import Questions
 from fabric_train.host.urgency import ALERT_S, LOOK_S, Urgency
 from fabric_train.messages.addresses import join
 from fabric_train.messages.documents import AgentDocument, JobGeneration, JobOrder
@@ -38,12 +36,8 @@ from fabric_train.messages.process import (
     Failed,
     Finished,
     LocalState,
-    LocalStateAnswer,
-    LocalStateRequest,
     Message,
     MessageError,
-    NewestAnswer,
-    NewestRequest,
     Protected,
     ProtectionAnswer,
     ProtectionRequest,
@@ -98,9 +92,7 @@ class HostAgent:
         self._core: HostCore | None = None
         self._peers: Peers | None = None
         self._local = local_states.LocalStates("")
-        self._finder: Finder | None = None
-        self._newest: NewestCheck | None = None
-        self._store: Any = None
+        self._questions: Questions | None = None
         self._said: dict[str, str] = {}  # what a process has said of its state
         self.on_protected: Callable[[Protection], None] = lambda _protection: None
         self._published: AgentDocument | None = None
@@ -111,7 +103,6 @@ class HostAgent:
         self._missed: frozenset[str] = frozenset()
         self._alerted = asyncio.Event()
         self._lonely: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
         self._end: End | None = None
         self._leaves = False
@@ -129,7 +120,6 @@ class HostAgent:
             return f"{error}. {_ADVICE}"
         address = self._options.address
         try:
-            self._store = await asyncio.to_thread(make_store, address)
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             listener = socket.create_server((address, 0), family=family)
             await self._processes.open()
@@ -150,8 +140,8 @@ class HostAgent:
             daemon.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await daemon
-            for task in list(self._tasks):
-                task.cancel()
+            assert self._questions is not None
+            self._questions.close()
             await self._daemon.close(leave=self._leaves)
             await self._peers.close()
         return (self._end.reason or None) if self._end else None
@@ -161,10 +151,10 @@ class HostAgent:
         self._carry_out([End(reason)])
 
     def _prepare(self, port: int) -> None:
-        options, address = self._options, self._options.address
+        options, here = self._options, join(self._options.address, port)
         setup = Setup(
             options.job, self._host, self._incarnation, options.nodes, options.spares,
-            options.nproc, options.standby, join(address, port), join(address, self._store.port),
+            options.nproc, options.standby, here, here,  # the agent is the store
             self._token, options.node_rank, hang_s(os.environ), options.key,
         )  # fmt: skip
         self._core = HostCore(setup)
@@ -172,8 +162,9 @@ class HostAgent:
         self._peers = Peers(
             options.job, self._host, self._incarnation, self._token, self, self._report
         )
-        self._finder = Finder(self._local, self._peers)
-        self._newest = NewestCheck(self._host, self._peers)
+        self._questions = Questions(
+            self._host, self._core, self._local, self._peers, self._processes.send
+        )
 
     def _running_core(self) -> HostCore:
         assert self._core is not None
@@ -211,12 +202,16 @@ class HostAgent:
                     for process in self._processes.alive if effect.at_once else ():
                         self._processes.kill(process)
                     self._end = self._end or effect
+                    if self._questions is not None:
+                        self._questions.end()
                     self._ended.set()
                 case Note():
                     self._report(effect.text)
 
     def _start(self, generation: JobGeneration) -> None:
         self._update_members()
+        if self._questions is not None:
+            self._questions.started(generation)
         if not generation.planned:
             self._perform_local(self._local.started(generation))
         self._end_change_over()
@@ -233,7 +228,7 @@ class HostAgent:
 
     def _assign(self, process: str, generation: JobGeneration) -> None:
         assignment = Assignment(
-            generation.number, generation.rank_of(process), self._world, generation.store,
+            generation.number, generation.rank_of(process), self._world, generation.store_host,
             f"g{generation.number}.{generation.proposal}", self._options.address,
             generation.base if generation.planned else 0,
         )  # fmt: skip
@@ -365,8 +360,8 @@ class HostAgent:
     def peer_connected(self, host: str) -> None:
         """A connection with the agent on ``host`` is open."""
         self._perform_local(self._local.copies_for(host))
-        assert self._finder is not None
-        self._finder.connected(host)
+        assert self._questions is not None
+        self._questions.connected(host)
 
     def heard(self, hears: Sequence[str], misses: Sequence[str]) -> None:
         """Whom this agent hears and misses."""
@@ -380,25 +375,15 @@ class HostAgent:
     def peer_received(self, host: str, message: PeerMessage) -> None:
         """The agent on ``host`` says ``message``."""
         assert self._peers is not None
-        assert self._finder is not None
-        assert self._newest is not None
+        assert self._questions is not None
+        if self._questions.peer_said(host, message):
+            return
         match message:
             case wire.StoreLocal(generation, rank, step, body, number):
                 if self._local.store_copy(generation, rank, step, body, number):
                     self._peers.send(host, wire.StoredLocal(generation, rank, step, number))
             case wire.StoredLocal(generation, rank, step, number):
                 self._perform_local(self._local.acknowledged(host, generation, rank, step, number))
-            case wire.FindLocal():
-                generation, body = self._local.find(message.rank, message.step) or (0, b"")
-                self._peers.send(host, wire.FoundLocal(message.question, generation, body))
-            case wire.FoundLocal():
-                self._finder.answered(host, message)
-            case wire.AskAccepted():
-                mine = promise_of(self._running_core().accepted)
-                answer = wire.NewestAccepted(message.question, mine.generation, mine.proposal)
-                self._peers.send(host, answer)
-            case wire.NewestAccepted():
-                self._newest.answered(host, message)
             case _:
                 raise MessageError(f"{type(message).__name__} is nothing that an agent says here")
 
@@ -410,6 +395,8 @@ class HostAgent:
 
     def disconnected(self, process: str) -> None:
         """No assignment can reach ``process`` any more."""
+        assert self._questions is not None
+        self._questions.left(process)
         if not self._leaves:
             self._processes.kill(process)
 
@@ -425,6 +412,9 @@ class HostAgent:
         core = self._running_core()
         if not core.knows(process):
             return  # it has said that it ends
+        assert self._questions is not None
+        if self._questions.asked(process, message):
+            return
         match message:
             case Protected():
                 self._said = message.report
@@ -438,10 +428,6 @@ class HostAgent:
                     self._perform_local(self._local.store(process, rank, step, body, number))
                 else:  # it has lost its rank, and an assignment that says so is on its way
                     self._processes.send(process, Stored(step, number))
-            case LocalStateRequest():
-                self._begin(self._find(process, message.rank, message.step))
-            case NewestRequest():
-                self._begin(self._check_newest(process, message))
             case Acknowledged():
                 core.acknowledged(process, message.generation)
             case Suspect():
@@ -470,29 +456,3 @@ class HostAgent:
         spare = [one.host for one in running.members if one.host not in hosts]
         placement = Placement(self._options.job, hosts, buddies, spare, self._options.standby)
         return protection(self._said, placement)
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _check_newest(self, process: str, request: NewestRequest) -> None:
-        rank = request.rank
-        core = self._running_core()
-        assert self._newest is not None
-        number, problem = await self._newest.ask(lambda: (core.running, core.accepted))
-        if not problem and not core.holds(process, rank):
-            problem = f"rank {rank} is another process's in generation {number}"
-        if self._end is not None:
-            problem = "this fabric-run ends"
-        self._processes.send(process, NewestAnswer(request.question, number, problem))
-
-    async def _find(self, process: str, rank: int, step: int) -> None:
-        running = self._running_core().running
-        assert self._finder is not None
-        others = [one.host for one in running.members] if running else []
-        found = await self._finder.find(rank, step, [one for one in others if one != self._host])
-        generation, body = found or (0, b"")
-        if found is not None and found != self._local.find(rank, step):
-            self._local.store_copy(generation, rank, step, body)
-        self._processes.send(process, LocalStateAnswer(rank, step, found is not None, body))

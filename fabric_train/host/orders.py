@@ -48,6 +48,8 @@ def _problem(generation: JobGeneration, setup: Setup, processes: Container[str])
             split(text)
     except AddressError as error:
         return str(error)
+    if not generation.parked and not generation.store_host:
+        return f"its store {generation.store:.80} is no member's"
     return _forged(generation, setup.key) if setup.key else ""
 
 
@@ -56,6 +58,4 @@ def _forged(generation: JobGeneration, key: JobKey) -> str:
     for member in generation.members:
         if not key.is_sealed(member):
             return f"{member.host:.80} has no seal of the job's key"
-    if not generation.parked and generation.store not in {one.store for one in generation.members}:
-        return f"its store {generation.store:.80} is no member's"
     return ""

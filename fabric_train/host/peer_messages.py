@@ -14,8 +14,9 @@ import secrets
 from dataclasses import dataclass
 
 from fabric_train.messages import frames
+from fabric_train.messages.keys import KeyAnswer, KeyRequest
 
-VERSION = 2
+VERSION = 3
 MAX_GREETING = 4096  # bytes of a header, before the peer has proved who it is
 
 
@@ -128,6 +129,8 @@ PeerMessage = (
     | FoundLocal
     | AskAccepted
     | NewestAccepted
+    | KeyRequest
+    | KeyAnswer
 )
 
 CODEC: frames.Codec[PeerMessage] = frames.Codec(PeerMessage)

@@ -199,7 +199,7 @@ class Peers:
             try:
                 await self._connect(member)
             except (OSError, MessageError, TimeoutError) as error:
-                text = f"agent on {member.host}: {error or 'no answer'}"
+                text = f"agent on {member.host}: {str(error) or 'no answer'}"
                 if isinstance(error, MessageError) and text != reported:
                     reported = text
                     self._count_bad(text)
@@ -256,7 +256,7 @@ class Peers:
                 await self._serve(greeted.host, greeted.incarnation, connection)
         except (MessageError, TimeoutError) as error:
             who = f"agent on {greeted.host}" if greeted else f"connection from {peer}"
-            self._count_bad(f"{who}: {error or 'no greeting'}")
+            self._count_bad(f"{who}: {str(error) or 'no greeting'}")
         except OSError:
             pass
         finally:

@@ -107,10 +107,10 @@ class JobGeneration:
     that of generation ``base``, ``voters``, has to accept this one. An agent refuses a generation
     whose base is older than the one that it has accepted, or that gives a rank to whom it fences.
     ``formed`` is False for a start from the beginning. ``lost``: ranks that change hands.
-    ``store`` is the address of the generation's key-value store. ``planned``: all processes of
-    ``base`` live, and train on until those of this generation are connected. ``parked``: it never
-    runs, and not all of its ranks have a process: while no spare is there, it only says who decides
-    from now on.
+    ``store`` is the address of the agent that keeps the generation's key-value store. ``planned``:
+    all processes of ``base`` live, and train on until those of this generation are connected.
+    ``parked``: it never runs, and not all of its ranks have a process: while no spare is there, it
+    only says who decides from now on.
     """
 
     number: int
@@ -126,6 +126,11 @@ class JobGeneration:
     reason: str = ""
     planned: bool = False
     parked: bool = False
+
+    @property
+    def store_host(self) -> str:
+        """The host whose agent keeps its store; "": no member's."""
+        return next((one.host for one in self.members if one.store == self.store), "")
 
     @functools.cached_property
     def proposal(self) -> str:

@@ -7,11 +7,13 @@ the collectives of the last generation while the training thread waits for them.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 import threading
 import time
 from collections.abc import Callable
 
+from fabric_train.messages.keys import KeyAnswer, KeyRequest
 from fabric_train.messages.process import (
     Assignment,
     Decoder,
@@ -40,6 +42,8 @@ _ANSWERS: dict[type[Message], type[Message]] = {
     ProtectionRequest: ProtectionAnswer,
 }
 
+_KEYS_S = 30.0  # for the agent itself, beside what a question waits for
+
 
 class AgentLostError(Exception):
     """The agent is gone: there is nobody to form another generation."""
@@ -67,6 +71,8 @@ class AgentLink:
         self._sending = threading.Lock()
         self._assignment: Assignment | None = None
         self._answers: list[Message] = []
+        self._questions = itertools.count(1)
+        self._asked_keys: dict[int, KeyAnswer | None] = {}
         self._sent_states = self._stored = 0  # number of the last one
         self._released = False
         self._end: Exception | None = None
@@ -111,6 +117,30 @@ class AgentLink:
             if not arrived:
                 raise AgentLostError(f"the agent has not answered within {timeout_s:g} s")
         raise self._reason() or AgentLostError("the agent is gone")
+
+    def call(self, request: KeyRequest) -> KeyAnswer:
+        """Ask a store; from any thread, any number at once. Raises ``AgentLostError``."""
+        number = request.question
+        with self._changed:
+            self._asked_keys[number] = None
+        try:
+            self.send(request)
+            limit_s = request.timeout_s + _KEYS_S
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._asked_keys[number] is not None or self._end is not None, limit_s
+                )
+                answer, end = self._asked_keys[number], self._end
+        finally:
+            with self._changed:
+                del self._asked_keys[number]
+        if answer is None:
+            raise end or AgentLostError(f"the agent has not answered within {limit_s:g} s")
+        return answer
+
+    def new_question(self) -> int:
+        """A number for a `KeyRequest`."""
+        return next(self._questions)
 
     def store(self, rank: int, step: int, body: bytes, *, late: bool = False) -> int:
         """Give a rank-local state to the agent, and return its number for ``wait_stored``.
@@ -196,6 +226,9 @@ class AgentLink:
                 self._released = True
             elif isinstance(message, Stored):
                 self._stored = max(self._stored, message.number)
+            elif isinstance(message, KeyAnswer):
+                if message.question in self._asked_keys:
+                    self._asked_keys[message.question] = message
             elif isinstance(message, tuple(_ANSWERS.values())):
                 self._answers.append(message)
             self._changed.notify_all()

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 from fabric_train.messages import frames
 from fabric_train.messages.frames import MAX_BODY, MAX_HEADER, MessageError
+from fabric_train.messages.keys import KeyAnswer, KeyRequest
 
 __all__ = ["MAX_BODY", "MAX_HEADER", "VERSION", "Decoder", "Message", "MessageError", "encode"]
 
-VERSION = 2
+VERSION = 3
 
 
 # A process to its agent.
@@ -164,7 +165,7 @@ class Welcome:
 class Assignment:
     """A new generation. ``rank`` is the receiver's, or None for a spare that stays one.
 
-    ``store`` is the address (``host:port``) of the generation's key-value store, and ``prefix`` the
+    ``store`` is the host whose agent keeps the generation's key-value store, and ``prefix`` the
     start of its keys. ``address`` is the IP address from which this host connects to the others;
     empty: that of the machine's name. ``follows``: the generation after which this one was planned,
     and which goes on until all processes of this one are connected; 0: it has ended.
@@ -242,12 +243,14 @@ Message = (
     | Failed
     | Ending
     | Finished
+    | KeyRequest
     | Welcome
     | Assignment
     | Stored
     | LocalStateAnswer
     | NewestAnswer
     | ProtectionAnswer
+    | KeyAnswer
     | Refused
     | Release
 )

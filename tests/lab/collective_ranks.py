@@ -26,7 +26,8 @@ OPS = dist.ReduceOp
 
 def connect(name, generation):
     os.environ[backend.VARIABLE] = name
-    return connect_generation(Assignment(generation, RANK, WORLD, sys.argv[3]), 60)
+    store = dist.PrefixStore(f"{name}.{generation}", dist.FileStore(sys.argv[3], WORLD))
+    return connect_generation(Assignment(generation, RANK, WORLD, sys.argv[3]), store, 60)
 
 
 def tensor(count, dtype=torch.float32, seed=0):

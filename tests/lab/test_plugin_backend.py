@@ -15,7 +15,6 @@ import test_takeover
 from test_failover import assert_given_up
 from test_takeover import RANKS, SCRIPT, STEPS, struck, weights
 
-from fabric_train.agent.processes import make_store
 from lab.cluster import Cluster, wait_until
 from lab.faults.catalog import Carrier, NodeFreeze
 from lab.node import REPO
@@ -48,14 +47,12 @@ class Ranks:
     """``collective_ranks.py`` as processes of this machine."""
 
     def __init__(self, mode, out):
-        self.store = make_store()
         environment = test_takeover.environment(
             **variables(NCCL_SOCKET_IFNAME="lo", FABRIC_RUN_DIR=str(out))
         )
         self.processes = [
             subprocess.Popen(
-                [sys.executable, RANK, str(rank), str(RANKS), f"127.0.0.1:{self.store.port}", mode,
-                 out],
+                [sys.executable, RANK, str(rank), str(RANKS), Path(out, "store"), mode, out],
                 env=environment, stderr=subprocess.PIPE, text=True,
             )
             for rank in range(RANKS)

@@ -163,6 +163,7 @@ for step in job.steps(TOTAL, first=saved.step if saved else 0):
         x = torch.randn(32, 64, generator=random)
         y = torch.randint(0, 10, (32,), generator=random)
         strike(job, step, "error", linger)
+        strike(job, step, "waits", lambda: await_file("go on"))
         strike(job, step, "marked", lambda: time.sleep(3))
         strike(job, step, "locked", hold_the_interpreter)
         strike(job, step, "disconnected", lambda: job._group.inner.abort())

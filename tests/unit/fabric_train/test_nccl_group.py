@@ -109,4 +109,4 @@ def test_a_device_that_does_not_come_to_rest_is_not_quiet():
 
 def test_without_a_device_there_is_no_generation():
     with pytest.raises(RuntimeError, match="needs a CUDA device"):
-        nccl_group.NcclGeneration(assignment(), 1.0)
+        nccl_group.NcclGeneration(assignment(), None, 1.0)
