@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from compute.decide.arrivals import TOO_MANY, Arrivals
 from compute.decide.choice import accepted_numbers, has_accepted, newest_generation
 from compute.decide.decision import JobDecision, JobInput
 from compute.decide.hangs import hung_ranks
@@ -31,6 +32,7 @@ from compute.decide.placement import (
     late_misfits,
     misfits,
     next_generation,
+    what_would_move,
 )
 from compute.decide.policy import Policy
 from compute.decide.progress import GenerationProgress
@@ -67,6 +69,8 @@ class JobCore:
         self._log = RecoveryLog()
         self._progress = GenerationProgress(policy, self._log)
         self.slots = BrokenSlots()
+        self._arrivals = Arrivals()
+        self._leaving: frozenset[str] = frozenset()  # drained hosts
         self._waits_since: float | None = None  # for fences that are not acknowledged yet
         self._steps: dict[str, int] = {}
         self._offline: frozenset[str] = frozenset()  # hosts whose word is old
@@ -163,11 +167,14 @@ class JobCore:
     def _decide(
         self, documents: dict[str, AgentDocument], news: JobInput, now: float
     ) -> JobDecision:
+        self._arrivals.note(documents)
+        self._leaving = frozenset(news.drained)
+        previous = self.learn(documents, now)
         for host, one in sorted(documents.items()):
             self._steps |= {p.process: p.step for p in one.processes}
-            if one.failed:
+            member = previous is None or f"{host}/{one.incarnation}" in previous.electorate
+            if one.failed and member:
                 return JobDecision("failed", f"{host}: {one.failed}")
-        previous = self.learn(documents, now)
         if previous is None:
             return self._form(documents, news, now)
         if not previous.formed:
@@ -183,6 +190,9 @@ class JobCore:
     def _form(self, documents: dict[str, AgentDocument], news: JobInput, now: float) -> JobDecision:
         wrong = misfits(documents)
         well = {host: one for host, one in documents.items() if host not in wrong}
+        wanted = max((one.nodes + one.spares for one in well.values()), default=0)
+        wrong |= dict.fromkeys(self._arrivals.surplus(well, wanted), TOO_MANY)
+        well = {host: one for host, one in well.items() if host not in wrong}
         orders = refusals(documents, wrong)
         if not well or self._first_seen is None:
             return JobDecision("waiting", "no agent", orders)
@@ -192,11 +202,9 @@ class JobCore:
                     why = f"{host}: {process.process} {process.reason} before the job began"
                     return JobDecision("failed", why, orders)
         first = next(iter(well.values()))
-        wanted, here = first.nodes + first.spares, len(well)
+        here = len(well)
         waited = now - self._first_seen > self._policy.formation_wait_s
         reason = f"{here} of {first.nodes} + {first.spares} hosts are here"
-        if here > wanted:
-            return JobDecision("failed", f"{here} hosts say that they are of this job of {wanted}")
         if self._former and here < first.nodes and (
             now - self._first_seen > self._policy.late_s
         ):  # fmt: skip
@@ -412,14 +420,7 @@ class JobCore:
             hung = hung_ranks(previous, documents, self._offline).items()
             plan += [f"would end {one}, rank {rank}, which hangs" for rank, one in sorted(hung)]
             return self._keep(previous, documents, orders, "; ".join(plan), now)
-        try:
-            then = next_generation(
-                previous, previous.number + 1, documents, self._layout or "", reason
-            )
-            moves = ", ".join(f"rank {rank} to {then.slots[rank]}" for rank in then.lost)
-            would = f"would have moved {moves}"
-        except PlacementError as error:
-            would = f"could not have helped: {error}"
+        would = what_would_move(previous, documents, self._layout or "", reason)
         return JobDecision("failed", f"{reason}; in observe mode, {would}", orders)
 
     def _keep(
@@ -450,6 +451,8 @@ class JobCore:
         chosen = self._progress.is_chosen(generation, documents, now)
         silent = self._progress.silent_processes(documents, generation, now, self._offline)
         voters = set(generation.voters)
+        late = self._arrivals.not_needed(generation, documents, self._leaving)
+        orders |= waiting({host: documents[host] for host in late if host not in orders}, TOO_MANY)
         for host, one in documents.items():
             if host in orders:
                 continue

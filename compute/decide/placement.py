@@ -48,8 +48,8 @@ def misfits(documents: Mapping[str, AgentDocument]) -> dict[str, str]:
     for host in order:
         shape, mine = _shape(documents[host]), _software(documents[host])
         if shape != wanted:
-            wrong[host] = "--nodes, --spares, --nproc-per-node are {}, {}, {} here and {}, {}, {}" \
-                " on most hosts of the job".format(*shape, *wanted)  # fmt: skip
+            wrong[host] = "--nodes, --spares, --nproc-per-node are {}, {}, {} here and others on " \
+                "most hosts of the job".format(*shape)  # fmt: skip
         elif mine and mine != software:
             pairs = sorted(set(mine) ^ set(software))
             names = ", ".join(sorted({name for name, _ in pairs}))
@@ -166,6 +166,18 @@ def next_generation(
         number, previous, kept, documents, lost=lost, store_host=survivors[0], reason=reason,
         planned=planned, proved=proved, electors=electors or previous.electorate,
     )  # fmt: skip
+
+
+def what_would_move(
+    previous: JobGeneration, documents: Mapping[str, AgentDocument], layout: str, reason: str
+) -> str:
+    """What ``next_generation`` would do, for people."""
+    try:
+        then = next_generation(previous, previous.number + 1, documents, layout, reason)
+    except PlacementError as error:
+        return f"could not have helped: {error}"
+    moves = ", ".join(f"rank {rank} to {then.slots[rank]}" for rank in then.lost)
+    return f"would have moved {moves}"
 
 
 def members_of(documents: Mapping[str, AgentDocument]) -> list[Member]:

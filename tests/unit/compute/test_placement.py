@@ -111,7 +111,7 @@ def test_a_survivor_of_a_generation_that_never_ran_holds_no_state():
 def test_the_odd_one_out_does_not_fit():
     hosts = cluster("joined") | {"h2": agent("h2", "joined", nproc=1)}
     assert misfits(hosts) == {
-        "h2": "--nodes, --spares, --nproc-per-node are 2, 1, 1 here and 2, 1, 2 on most hosts of "
+        "h2": "--nodes, --spares, --nproc-per-node are 2, 1, 1 here and others on most hosts of "
         "the job"
     }
     torches = {
