@@ -94,7 +94,16 @@ def job(console: Console, data: dict[str, Any]) -> None:
         table.add_row("" if number else "at fault", Text(cause["text"], style="red"))
     if not data["causes"]:
         table.add_row("at fault", "nothing that is known here: ask its other hosts, too")
+    for number, text in enumerate(_limits(data)):
+        table.add_row("" if number else "but", Text(text))
     console.print(table)
+
+
+def _limits(data: dict[str, Any]) -> list[str]:
+    if len(data["uids"]) < 2:
+        return list(data["incomplete"])
+    users = ", ".join(map(str, data["uids"]))
+    return [*data["incomplete"], f"users {users} have processes of this job's name: all are in it"]
 
 
 def detectors(console: Console, operator: dict[str, Any]) -> None:

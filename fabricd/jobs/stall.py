@@ -67,7 +67,8 @@ def explain_job(before: Document, after: Document, job: str, around: Surrounding
         ``processes`` of it here; ``seconds`` between the looks; ``bytes_s`` moved; ``stands``:
         bytes are under way and none moved; ``stalled_s``: time without a path that moves, over all
         communicators; ``waits_for``: peers whose bytes do not move; ``causes``: ``part``,
-        ``element`` and ``text`` of each, the likeliest first.
+        ``element`` and ``text`` of each, the likeliest first; ``incomplete``: what of it this
+        answer may lack, for people; ``uids``: whose processes they are.
     """
     seconds = max(1e-9, (after["time_ns"] - before["time_ns"]) / 1e9)
     earlier = {_key(process): process for process in before["processes"]}
@@ -106,7 +107,22 @@ def explain_job(before: Document, after: Document, job: str, around: Surrounding
         "peers": sorted(hosts),
         "waits_for": sorted(waits),
         "causes": causes,
+        "incomplete": list(_incomplete(after, processes)),
+        "uids": sorted({process["uid"] for process in processes}),
     }
+
+
+def _incomplete(look: Document, processes: Sequence[Document]) -> Iterator[str]:
+    if look.get("left_out"):
+        yield f"{look['left_out']} processes of this host were not looked at: too many"
+    if partial := look.get("scan", {}).get("partial"):
+        yield f"not all stats pages were read: {partial}"
+    crowded = sum(
+        any(not one["address"] and one["comms"] for one in process["groups"])
+        for process in processes
+    )
+    if crowded:
+        yield f"{crowded} of its processes have more peers than their pages tell apart"
 
 
 def _key(process: Document) -> tuple[int, int, int]:

@@ -108,6 +108,8 @@ NetDevice device_of(const ifinfomsg& head, Payload attributes) {
   each_attribute(attributes, [&](std::uint16_t type, Payload payload) {
     if (type == IFLA_IFNAME) {
       device.name = text_of(payload);
+    } else if (type == IFLA_ADDRESS) {
+      device.hardware_address.assign(payload.begin(), payload.end());
     } else if (type == IFLA_LINK) {
       device.lower = read_as<int>(payload);
     } else if (type == kLinkNetns) {

@@ -30,7 +30,8 @@ struct NetDevice {
   bool hardware = false;  // a device of some bus is below it (IFLA_PARENT_DEV_NAME, Linux 5.14)
   int lower = 0;          // ifindex of the device it stands on (IFLA_LINK) in this namespace; 0
   int master = 0;         // ifindex of the bridge or bond that it is a port of; 0: none
-  std::vector<DeviceAddress> addresses;  // in the kernel's order
+  std::vector<std::uint8_t> hardware_address;  // 6 bytes, or IPoIB's 20, which end with the GUID
+  std::vector<DeviceAddress> addresses;        // in the kernel's order
 };
 
 // In the kernel's order. Nothing when the kernel gave no answer.

@@ -30,31 +30,23 @@ ifreq request_for(const std::string& name) {
   return request;
 }
 
-std::uint64_t guid_of(int fd, const std::string& name, int ifindex) {
-  ifreq request = request_for(name);
-  std::uint64_t guid = 0;
-  if (::ioctl(fd, SIOCGIFHWADDR, &request) == 0) {
-    std::memcpy(&guid, request.ifr_hwaddr.sa_data, 6);
-  }
-  return guid != 0 ? guid : static_cast<std::uint64_t>(ifindex);
-}
-
 // ETHTOOL_GSET is enough for what NCCL wants to know, and needs no privilege.
 int mtu_of(int fd, const std::string& name) {
   ifreq request = request_for(name);
   return ::ioctl(fd, SIOCGIFMTU, &request) == 0 ? request.ifr_mtu : 0;
 }
 
+// Mbit/s; 0: the driver says none.
 int speed_of(int fd, const std::string& name) {
   ethtool_cmd command{};
   command.cmd = ETHTOOL_GSET;
   ifreq request = request_for(name);
   request.ifr_data = reinterpret_cast<char*>(&command);
   if (::ioctl(fd, SIOCETHTOOL, &request) != 0) {
-    return 10'000;
+    return 0;
   }
   const std::uint32_t speed = ethtool_cmd_speed(&command);
-  return speed == 0 || speed > 10'000'000 ? 10'000 : static_cast<int>(speed);
+  return speed > 10'000'000 ? 0 : static_cast<int>(speed);
 }
 
 std::string pci_path_of(const std::string& name, int ifindex) {
@@ -102,6 +94,16 @@ std::vector<Address> addresses_of(const std::vector<NetDevice>& devices) {
 }
 
 }  // namespace
+
+std::uint64_t guid_of(const NetDevice& device) {
+  const auto& bytes = device.hardware_address;
+  std::uint64_t guid = 0;
+  const std::size_t size = std::min(bytes.size(), sizeof guid);
+  if (size > 0) {
+    std::memcpy(&guid, bytes.data() + (bytes.size() - size), size);
+  }
+  return guid != 0 ? guid : static_cast<std::uint64_t>(device.ifindex);
+}
 
 bool RailList::is_own(const Address& address) const {
   const auto same = [&](const Address& own) { return own.ip == address.ip; };
@@ -178,8 +180,13 @@ FoundRails find_rails(const Params& params) {
     rail.name = name;
     rail.ifindex = device->ifindex;
     rail.address = address.address;
-    rail.guid = guid_of(fd, rail.name, rail.ifindex);
-    rail.speed_mbps = speed_of(fd, rail.name);
+    rail.guid = guid_of(*device);
+    if (const int speed = speed_of(fd, rail.name); speed != 0) {
+      rail.speed_mbps = speed;
+    } else {
+      found.remarks += name + " says no speed and is taken for one of " +
+                       std::to_string(rail.speed_mbps / 1000) + " Gbit/s; ";
+    }
     rail.mtu = mtu_of(fd, rail.name);
     rail.pci_path = pci_path_of(rail.name, rail.ifindex);
     if (!address.note.empty()) {

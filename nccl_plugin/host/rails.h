@@ -28,10 +28,10 @@ namespace fabric::host {
 struct Rail {
   std::string name;
   int ifindex = 0;
-  Address address;  // port: its listener's, once there is one
-  int speed_mbps = 10'000;
-  int mtu = 0;             // bytes; 0: not known
-  std::uint64_t guid = 0;  // from the MAC address
+  Address address;          // port: its listener's, once there is one
+  int speed_mbps = 10'000;  // as NCCL's own sockets say where the driver says none
+  int mtu = 0;              // bytes; 0: not known
+  std::uint64_t guid = 0;   // of guid_of
   std::string pci_path;
 };
 
@@ -65,6 +65,9 @@ class RailList {
   std::array<Rail, core::kMaxRails> rails_;
   std::atomic<std::size_t> count_{0};
 };
+
+// Tells physical ports apart: the MAC address, or IPoIB's port GUID. Devices of one port share it.
+std::uint64_t guid_of(const NetDevice& device);
 
 // What these devices become, at most kMaxRails: host/device_choice.h, with host/address_choice.h
 // for their addresses. Pure.

@@ -157,3 +157,29 @@ TEST_CASE("rail cases: the address of one host") {
     CHECK(address.reachable() == item.at("valid"));
   }
 }
+
+TEST_CASE(
+    "a device is told apart by its port: IPoIB devices by their GUID, not by their queue pair") {
+  NetDevice ethernet;
+  ethernet.ifindex = 7;
+  ethernet.hardware_address = {0x02, 0x11, 0x22, 0x33, 0x44, 0x55};
+  CHECK(guid_of(ethernet) == 0x554433221102ULL);
+  const auto ipoib = [](std::uint8_t last) {
+    NetDevice device;
+    device.ifindex = last;
+    // Flags and queue pair number, subnet prefix, port GUID (RFC 4391, section 9.1.1).
+    device.hardware_address = {0x80, 0x00, 0x02, 0x08, 0xfe, 0x80, 0,    0,    0,    0,
+                               0,    0,    0xb8, 0xce, 0xf6, 0x03, 0x00, 0x12, 0x34, last};
+    return guid_of(device);
+  };
+  CHECK(ipoib(0x56) != ipoib(0x57));
+  NetDevice child;  // ib0.8001: the same port under another partition and queue pair
+  child.hardware_address = {0x80, 0x00, 0x02, 0x99, 0xfe, 0x80, 0,    0,    0,    0,
+                            0,    0,    0xb8, 0xce, 0xf6, 0x03, 0x00, 0x12, 0x34, 0x56};
+  CHECK(guid_of(child) == ipoib(0x56));
+  NetDevice none;  // a tunnel
+  none.ifindex = 9;
+  CHECK(guid_of(none) == 9);
+  none.hardware_address = {0, 0, 0, 0, 0, 0};
+  CHECK(guid_of(none) == 9);
+}

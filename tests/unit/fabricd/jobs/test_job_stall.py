@@ -148,6 +148,31 @@ def test_a_process_that_just_began_and_one_with_a_peer_that_nobody_knows():
     assert explain_job(closed, closed, "gpt", around())["peers"] == []
 
 
+def test_what_was_not_looked_at_is_said():
+    assert explain_job(*MOVING, "gpt", around())["incomplete"] == []
+    full = look(2, [rail(0)], [group("", comms=3), group("10.0.0.2")])
+    full |= {"left_out": 7, "scan": {"partial": "time is over after 200 of 300 files"}}
+    told = explain_job(full, full, "gpt", around())
+    assert told["incomplete"] == [
+        "7 processes of this host were not looked at: too many",
+        "not all stats pages were read: time is over after 200 of 300 files",
+        "1 of its processes have more peers than their pages tell apart",
+    ]
+    unused = look(2, [rail(0)], [group("", comms=0)])  # the last row of a page is always there
+    assert explain_job(unused, unused, "gpt", around())["incomplete"] == []
+
+
+def test_two_users_with_jobs_of_one_name_are_told():
+    both = look(2, [rail(0)], [])
+    both["processes"].append(both["processes"][0] | {"uid": 1000, "pid": 8})
+    told = explain_job(both, both, "gpt", around())
+    assert told["uids"] == [0, 1000]
+    out = StringIO()
+    show_explain.job(Console(file=out, width=200), told)
+    assert "users 0, 1000 have processes of this job's name" in out.getvalue()
+    assert explain_job(*MOVING, "gpt", around())["uids"] == [0]
+
+
 @pytest.mark.parametrize(
     ("document", "said"),
     [
