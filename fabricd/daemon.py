@@ -26,7 +26,7 @@ from fabricd import __version__
 from fabricd.config.loader import Config, ConfigError, read
 from fabricd.config.source import ConfigSource
 from fabricd.control.access import Access
-from fabricd.control.requests import CHANGING, Requests
+from fabricd.control.requests import CHANGING, LARGE, Requests
 from fabricd.control.server import ControlServer
 from fabricd.jobs.directory import prepare_directory, prepare_stats_directory
 from fabricd.links.ibports import IbPorts
@@ -175,7 +175,7 @@ class Daemon:
         metrics = self._metrics = MetricsEndpoint(host.events, host.evaluator)
         escalation = self._escalation = EscalationSlot(host, self._fail)
         control = self._control = ControlServer(
-            run / "ctl.sock", changing=CHANGING, access=_access(config)
+            run / "ctl.sock", changing=CHANGING, large=LARGE, access=_access(config)
         )
         services = Services(
             start_wall_s=time.time(),

@@ -23,6 +23,7 @@ import json
 import sqlite3
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +32,7 @@ from typing import Any, TypeVar
 
 from telemetry.events import Event, EventKind
 from telemetry.timeline_retention import DAY_NS, AgeLimit
-from telemetry.timeline_rows import COLUMNS, INSERT, event_of, marks, row_of
+from telemetry.timeline_rows import COLUMNS, INSERT, event_of, marks, row_of, selection
 from telemetry.timeline_schema import (
     TimelineError,
     TimelineUnusable,
@@ -216,25 +217,41 @@ class Timeline:
             TimelineError: the file cannot be read.
             ValueError: unknown kind or negative limit.
         """
-        if limit is not None and limit < 0:
-            raise ValueError("limit must not be negative")
-        wanted: list[tuple[str, object]] = []
-        if since_ns is not None:
-            wanted.append(("wall_ns >= ?", since_ns))
-        if until_ns is not None:
-            wanted.append(("wall_ns < ?", until_ns))
-        if link is not None:
-            wanted.append(("link = ?", link))
-        if kind is not None:
-            wanted.append(("kind = ?", EventKind(kind).value))
-        if host is not None:
-            wanted.append(("host = ?", host))
-        where = " AND ".join(clause for clause, _ in wanted) or "1"
-        rows = self._read(
-            f"SELECT {COLUMNS} FROM events WHERE {where} ORDER BY id DESC LIMIT ?",  # noqa: S608
-            (*(value for _, value in wanted), -1 if limit is None else limit),
-        )
+        where, values = selection(since_ns, until_ns, link, kind, host, limit)
+        rows = self._read(f"SELECT {COLUMNS} FROM events {where}", values)  # noqa: S608
         return [event_of(row) for row in reversed(rows)]
+
+    def query_ids(
+        self,
+        *,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+        link: str | None = None,
+        kind: EventKind | str | None = None,
+        limit: int | None = 1000,
+    ) -> array[int]:
+        """As `query`, but only what `rows` finds the events by: 8 bytes for each."""
+        where, values = selection(since_ns, until_ns, link, kind, None, limit)
+        with self._lock:
+            try:
+                found = self._db.execute(f"SELECT id FROM events {where}", values)  # noqa: S608
+                ids = array("q", (row[0] for row in found))
+            except sqlite3.Error as error:
+                raise failure(self.path, error) from error
+        ids.reverse()
+        return ids
+
+    def rows(self, ids: Sequence[int]) -> list[Event]:
+        """The events of some ids (at most 500), oldest first; what is deleted by now is left out.
+
+        Raises:
+            TimelineError: the file cannot be read.
+        """
+        found = self._read(
+            f"SELECT {COLUMNS} FROM events WHERE id IN ({marks(ids)}) ORDER BY id",  # noqa: S608
+            tuple(ids),
+        )
+        return [event_of(row) for row in found]
 
     def cursor(self) -> int:
         """A position after the newest row, for `read_after`."""

@@ -61,3 +61,31 @@ def event_of(row: tuple[Any, ...]) -> Event:
         count=row[12],
         data=json.loads(row[13]) if row[13] else {},
     )
+
+
+def selection(
+    since_ns: int | None,
+    until_ns: int | None,
+    link: str | None,
+    kind: EventKind | str | None,
+    host: str | None,
+    limit: int | None,
+) -> tuple[str, tuple[object, ...]]:
+    """What follows FROM in the SQL of `Timeline.query`, newest first, and its values.
+
+    Raises:
+        ValueError: unknown kind or negative limit.
+    """
+    if limit is not None and limit < 0:
+        raise ValueError("limit must not be negative")
+    wanted = (
+        ("wall_ns >= ?", since_ns),
+        ("wall_ns < ?", until_ns),
+        ("link = ?", link),
+        ("kind = ?", None if kind is None else EventKind(kind).value),
+        ("host = ?", host),
+    )
+    given = [(clause, value) for clause, value in wanted if value is not None]
+    where = " AND ".join(clause for clause, _ in given) or "1"
+    values = *(value for _, value in given), -1 if limit is None else limit
+    return f"WHERE {where} ORDER BY id DESC LIMIT ?", values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import time
@@ -92,9 +93,10 @@ def _connect(path: Path) -> socket.socket:
     return connection
 
 
-def _send(connection: socket.socket, document: dict[str, Any]) -> bytes:
-    connection.sendall(json.dumps(document).encode() + b"\n")
-    return b""
+def _send(connection: socket.socket, document: dict[str, Any]) -> None:
+    # A daemon that is busy says so and closes before it reads.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        connection.sendall(json.dumps(document).encode() + b"\n")
 
 
 def _answer(line: bytes) -> Any:  # noqa: ANN401

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fabricd.config.loader import ConfigError
 from fabricd.config.netdev_names import kernel_name
 from fabricd.config.source import ConfigSource
 from fabricd.control import job_requests
 from fabricd.control.access import Caller
-from fabricd.control.server import Document, Handler, RequestError
+from fabricd.control.server import Document, Handler, ListInParts, RequestError
+from fabricd.control.timeline_requests import TimelineReader, query_rows, timeline_query
 from fabricd.operate.manager import (
     OverrideChange,
     OverrideError,
@@ -21,14 +23,13 @@ from fabricd.operate.manager import (
     SteeredHost,
 )
 from fabricd.operate.overrides import HOST
+from fabricd.process.blocking_call import started_executor
 from fabricd.runtime.host import Host
 from fabricd.steer.modes import Mode
 from fabricd.views import report
 from fabricd.views.explain import explain
 from fabricd.views.history import condense
 from fabricd.views.services import Services
-from telemetry.events import EventKind
-from telemetry.timeline import Timeline, TimelineError
 
 if TYPE_CHECKING:
     from fabricd.escalate.service import Escalation
@@ -37,7 +38,16 @@ CHANGING = frozenset(
     {"promote", "reload", "drain", "undrain", "maintenance", "maintenance_end", "detector"}
 )
 """These take an administrator; the rest only reads."""
+LARGE = frozenset(
+    {"config", "timeline", "jobs", "explain", "migrations", "explain_host", "explain_job"}
+)
+"""These read files or make long answers."""
+PAUSE_S = 0.002
+"""Between two parts of a long list: the threads that read share the interpreter with the loop."""
+READ_THREADS = 2
+"""Not the loop's own executor: what strangers ask must not make fences and stores wait."""
 
+T = TypeVar("T")
 EXPLAIN_ROWS, EXPLAIN_READ = 30, 600
 """Shown, and read for it: a burst of flaps is one row."""
 
@@ -67,6 +77,7 @@ class Requests:
         self._source = source
         self._database = database
         self._reload = reload
+        self._executor = started_executor(READ_THREADS)
 
     def handlers(self) -> dict[str, Handler]:
         """By ``op``."""
@@ -99,11 +110,25 @@ class Requests:
 
     async def config(self, _request: Document, _caller: Caller) -> Any:  # noqa: ANN401, D102
         # A long list of peers takes a tenth of a second.
-        config = await asyncio.to_thread(self._source.config.model_dump, mode="json")
+        config = await self._read(lambda: self._source.config.model_dump(mode="json"))
         return self._source.document() | {"config": config}
 
     async def timeline(self, request: Document, _caller: Caller) -> Any:  # noqa: ANN401, D102
-        return await asyncio.to_thread(_query, self._database, timeline_query(request))
+        query = timeline_query(request)
+        found = await self._read(lambda: TimelineReader(self._database, query))
+        return ListInParts(self._parts(found))
+
+    async def _parts(self, found: TimelineReader) -> AsyncGenerator[bytes, None]:
+        """The rows by and by; another thread may read between two parts."""
+        try:
+            while part := await self._read(found.next_part):
+                yield part
+                await asyncio.sleep(PAUSE_S)
+        finally:
+            found.close()
+
+    async def _read(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     async def jobs(self, _request: Document, _caller: Caller) -> Any:  # noqa: ANN401, D102
         try:
@@ -121,7 +146,7 @@ class Requests:
             raise RequestError(str(error.args[0])) from error
         query: dict[str, Any] = {"link": netdev, "limit": EXPLAIN_READ}
         try:
-            rows = await asyncio.to_thread(_query, self._database, query)
+            rows = await self._read(lambda: query_rows(self._database, query))
         except RequestError as error:
             return document | {"history": [], "history_error": str(error)}
         return document | {"history": condense(rows)[-EXPLAIN_ROWS:]}
@@ -143,9 +168,8 @@ class Requests:
         if type(limit) is not int or not 0 <= limit <= job_requests.MOST_MIGRATIONS:
             raise RequestError(f"limit must be from 0 to {job_requests.MOST_MIGRATIONS}")
         escalation = self._escalation()
-        rows = await asyncio.to_thread(
-            _query, self._database, {"kind": "migration", "limit": limit}
-        )
+        query = {"kind": "migration", "limit": limit}
+        rows = await self._read(lambda: query_rows(self._database, query))
         return job_requests.migrations(self._host, escalation, rows, limit)
 
     async def explain_host(self, request: Document, _caller: Caller) -> Any:  # noqa: ANN401
@@ -155,7 +179,7 @@ class Requests:
         rows: list[dict[str, Any]] = []
         for kind in job_requests.HISTORY:
             query = {"kind": kind, "limit": job_requests.HISTORY_READ}
-            rows += await asyncio.to_thread(_query, self._database, query)
+            rows += await self._read(partial(query_rows, self._database, query))
         rows.sort(key=lambda row: row["wall_ns"])
         return job_requests.explain_host(self._host, escalation, name, rows)
 
@@ -286,38 +310,3 @@ def _seconds(request: Document) -> float | None:
         return float(value)
     except OverflowError:
         raise RequestError("seconds is out of range") from None
-
-
-def timeline_query(request: Document) -> dict[str, Any]:
-    """The arguments of `Timeline.query` out of a request.
-
-    Raises:
-        RequestError: one makes no sense.
-    """
-    query: dict[str, Any] = {"limit": 1000}
-    wanted: dict[str, type] = {
-        "since_ns": int, "until_ns": int, "link": str, "kind": str, "limit": int
-    }  # fmt: skip
-    for key, kind in wanted.items():
-        value = request.get(key)
-        if value is None:
-            continue
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise RequestError(f"{key} must be {'text' if kind is str else 'an integer'}")
-        query[key] = _device(request, key) if key == "link" else value
-    if not 0 <= query["limit"] <= 100_000:
-        raise RequestError("limit must be from 0 to 100000")
-    for key in ("since_ns", "until_ns"):
-        if key in query and not -(2**63) <= query[key] < 2**63:
-            raise RequestError(f"{key} is out of range")
-    if "kind" in query and query["kind"] not in {kind.value for kind in EventKind}:
-        raise RequestError(f"kind must be one of {', '.join(kind.value for kind in EventKind)}")
-    return query
-
-
-def _query(database: Path, query: dict[str, Any]) -> list[dict[str, object]]:
-    try:
-        with Timeline(database, read_only=True) as timeline:
-            return [event.to_dict() for event in timeline.query(**query)]
-    except TimelineError as error:
-        raise RequestError(f"timeline: {error}") from error

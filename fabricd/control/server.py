@@ -2,6 +2,7 @@
 
 Whatever comes in is untrusted: a line over 64 KiB, or one that is not a JSON object with a text
 ``op``, is counted, answered once and its connection closed. A reader that does not read is dropped.
+No user can take all places, and root and the admins have places of their own (`places`).
 """
 
 from __future__ import annotations
@@ -9,18 +10,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from fabricd.control.access import Access, Caller, caller_of
+from fabricd.control.places import (
+    CONNECTIONS,
+    LARGE_REQUESTS,
+    Busy,
+    PlaceQueue,
+    Places,
+    standing,
+)
 
 MAX_LINE = 65536
-MAX_CLIENTS = 64
-IDLE_S = 300.0
+IDLE_S = 30.0
+"""A connection without a request is closed after that; who follows events asks for nothing."""
 DRAIN_S = 5.0
+ANSWER_S = 120.0
+"""The most for sending one large answer: who reads slowly does not keep its place for ever."""
+TURNED_AWAY, TURN_AWAY_S = 16, 1.0
+"""Connections without a place of which the request is waited for, and how long."""
+WAIT_S = 5.0
+"""How long a large request waits for a place: shorter than `fabricctl` waits for an answer."""
 FOLLOW_QUEUE = 4096
 ROWS = 200
 """Rows of a timeline encoded at once: a millisecond or two, in which the loop decides nothing."""
@@ -32,6 +48,18 @@ Document = dict[str, Any]
 
 class RequestError(Exception):
     """The request cannot be served; its text goes to the client."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListInParts:
+    """An answer that is a list too long to be held: each part is sent before the next is made.
+
+    Attributes:
+        parts: each some members of the list as JSON, with commas between them. Where it cannot go
+            on it raises `RequestError`, and the answer ends as refused.
+    """
+
+    parts: AsyncGenerator[bytes, None]
 
 
 Handler = Callable[[Document, Caller], Awaitable[Any]]
@@ -58,7 +86,7 @@ class ControlServer:
     """Serves one socket.
 
     Attributes:
-        refused: lines and connections refused since the start.
+        refused: lines, connections and large requests refused since the start.
         dropped: followers dropped because they did not read.
     """
 
@@ -67,6 +95,7 @@ class ControlServer:
         path: Path,
         *,
         changing: frozenset[str] = frozenset(),
+        large: frozenset[str] = frozenset(),
         access: Access | None = None,
     ) -> None:
         """Prepare; `start` binds.
@@ -74,10 +103,15 @@ class ControlServer:
         Args:
             path: of the socket.
             changing: the operations that change something.
+            large: the operations that take much time or memory: few are served at once.
             access: who may ask and change; default: root alone.
         """
         self.access = access or Access()
         self._changing = changing
+        self._large = large
+        self._large_places = PlaceQueue(LARGE_REQUESTS, WAIT_S)
+        self._places = Places(CONNECTIONS)
+        self._turned_away = 0
         self.refused = 0
         self.dropped = 0
         self._path = path
@@ -140,26 +174,47 @@ class ControlServer:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        if len(self._clients) >= MAX_CLIENTS:
-            self.refused += 1
-            writer.close()
+        caller = caller_of(writer.get_extra_info("socket"))
+        rank = standing(self.access, caller)
+        if why := self._places.full(rank, caller.uid):
+            await self._turn_away(reader, writer, why)
             return
+        self._places.take(rank, caller.uid)
         self._clients.add(task)
         try:
-            await self._serve(reader, writer)
+            await self._serve(reader, writer, caller)
         except (OSError, TimeoutError):
             pass  # The client went away, or does not read.
         except Exception as error:
             self._log.error("connection failed", error=repr(error))
         finally:
             self._clients.discard(task)
+            self._places.give_back(rank, caller.uid)
             transport = writer.transport
             if not transport.is_closing() and transport.get_write_buffer_size():
                 transport.abort()
             writer.close()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        caller = caller_of(writer.get_extra_info("socket"))
+    async def _turn_away(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, why: str
+    ) -> None:
+        """Say that there is no place, after the request: who is writing may not read before."""
+        self.refused += 1
+        with contextlib.suppress(OSError, EOFError, asyncio.LimitOverrunError, TimeoutError):
+            if self._turned_away < TURNED_AWAY:
+                self._turned_away += 1
+                try:
+                    async with asyncio.timeout(TURN_AWAY_S):
+                        await reader.readuntil(b"\n")
+                finally:
+                    self._turned_away -= 1
+        text = f"busy: {why} (connections); close some, or try again in {IDLE_S:.0f} s"
+        writer.write(encode({"ok": False, "error": text}))
+        writer.close()
+
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, caller: Caller
+    ) -> None:
         while True:
             try:
                 async with asyncio.timeout(IDLE_S):
@@ -197,15 +252,51 @@ class ControlServer:
             text = "only root and the members of [control] admin_group may change anything"
             await self._send(writer, encode({"ok": False, "error": text}))
             return True
+        if request["op"] not in self._large:
+            await self._send(
+                writer, await encode_in_turns(await self._ask(handler, request, caller))
+            )
+            return True
         try:
-            answer: Document = {"ok": True, "data": await handler(request, caller)}
-        except RequestError as error:
-            answer = {"ok": False, "error": str(error)}
-        except Exception as error:
-            self._log.error("request failed", op=request["op"], error=repr(error))
-            answer = {"ok": False, "error": f"internal error: {type(error).__name__}"}
-        await self._send(writer, await encode_in_turns(answer))
+            rank = standing(self.access, caller)
+            async with self._large_places.place(rank, caller.uid), asyncio.timeout(ANSWER_S):
+                await self._send_large(writer, await self._ask(handler, request, caller))
+        except Busy as error:
+            self.refused += 1
+            text = f"busy: {error} (large requests at once); wait for those, or ask for less"
+            await self._send(writer, encode({"ok": False, "error": text}))
         return True
+
+    async def _ask(self, handler: Handler, request: Document, caller: Caller) -> Document:
+        try:
+            return {"ok": True, "data": await handler(request, caller)}
+        except Exception as error:
+            return self._failed(error)
+
+    def _failed(self, error: Exception) -> Document:
+        """What is answered instead."""
+        if isinstance(error, RequestError):
+            return {"ok": False, "error": str(error)}
+        self._log.error("request failed", error=repr(error))
+        return {"ok": False, "error": f"internal error: {type(error).__name__}"}
+
+    async def _send_large(self, writer: asyncio.StreamWriter, answer: Document) -> None:
+        """Send an answer; of a `ListInParts` no more than a part is held."""
+        data = answer.get("data")
+        if not isinstance(data, ListInParts):
+            await self._send(writer, await encode_in_turns(answer))
+            return
+        head, end = b'{"data":[', b'],"ok":true}\n'
+        try:
+            async with contextlib.aclosing(data.parts) as parts:
+                async for part in parts:
+                    await self._send(writer, head + part)
+                    head = b","
+        except OSError:  # Of the client; TimeoutError is one, too.
+            raise
+        except Exception as error:
+            end = b"]," + encode(self._failed(error))[1:]
+        await self._send(writer, (head if head != b"," else b"") + end)
 
     async def _follow(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         queue: asyncio.Queue[bytes | None] = asyncio.Queue()

@@ -15,6 +15,7 @@ from fabricd.control.access import Access, Caller, caller_of
 from fabricd.control.server import (
     MAX_LINE,
     ControlServer,
+    ListInParts,
     RequestError,
     encode,
     encode_in_turns,
@@ -180,17 +181,147 @@ async def test_follower_that_does_not_read_is_dropped_and_others_go_on(tmp_path,
         writer.close()
 
 
-async def test_too_many_clients_are_refused(tmp_path):
+async def test_readers_leave_places_to_admins_and_root(tmp_path, monkeypatch):
+    """Of the group that may ask, nobody has more than 16 connections, and all have 48."""
+    group, callers = os.getegid(), []
+    monkeypatch.setattr(control_server, "caller_of", lambda _: callers[-1])
+
+    async def held_by(uid, groups, most):
+        callers.append(Caller(1, uid, frozenset(groups)))
+        before, held = len(server._clients), []
+        while len(held) < most:
+            held.append(await connect(tmp_path))
+            await until(lambda: len(server._clients) == before + len(held))
+        return held
+
     async with serving(tmp_path) as server:
-        held = [await connect(tmp_path) for _ in range(control_server.MAX_CLIENTS)]
-        await until(lambda: len(server._clients) == control_server.MAX_CLIENTS)
-        assert await talk(tmp_path, b"") == []
+        server.access = Access(read=group, admin=group + 1)
+        held = [*await held_by(1001, {group}, 16)]
+        [answer] = await talk(tmp_path, b'{"op":"echo"}\n')
+        assert answer["error"].startswith("busy: uid 1001 has 16, the most for one user")
         assert server.refused == 1
+        held += await held_by(1002, {group}, 16) + await held_by(1003, {group}, 16)
+        callers.append(Caller(1, 1004, frozenset({group})))
+        assert "all 48 places" in (await talk(tmp_path, b'{"op":"echo"}\n'))[0]["error"]
+        held += await held_by(1005, {group + 1}, 8)
+        assert "all 56 places" in (await talk(tmp_path, b'{"op":"echo"}\n'))[0]["error"]
+        callers.append(Caller(1, 0))
+        assert (await talk(tmp_path, b'{"op":"echo"}\n'))[0]["ok"]
+        assert server.refused == 3
         held.pop()[1].close()
-        await until(lambda: len(server._clients) < control_server.MAX_CLIENTS)
+        await until(lambda: len(server._clients) == 55)
+        callers.append(Caller(1, 1005, frozenset({group + 1})))
         assert (await talk(tmp_path, b'{"op":"echo"}\n'))[0]["ok"]
         for _, writer in held:
             writer.close()
+
+
+async def test_a_connection_that_asks_for_nothing_is_closed(tmp_path, monkeypatch):
+    monkeypatch.setattr(control_server, "IDLE_S", 0.05)
+    async with serving(tmp_path) as server:
+        reader, writer = await connect(tmp_path)
+        assert await asyncio.wait_for(reader.read(), 60) == b""
+        await until(lambda: server._places.taken == 0)
+        writer.close()
+
+
+async def pieces(rows, fail):
+    for first in range(0, rows, 10):
+        yield json.dumps(list(range(first, min(first + 10, rows)))).encode()[1:-1]
+    if fail:
+        raise RequestError("the file is gone")
+
+
+@contextlib.asynccontextmanager
+async def serving_large(tmp_path, handlers):
+    """Each of them counts as large."""
+    server = ControlServer(tmp_path / "ctl.sock", large=frozenset(handlers))
+    await server.start(handlers)
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 10, 25])
+@pytest.mark.parametrize("fail", [False, True])
+async def test_a_list_in_parts_is_one_answer(tmp_path, rows, fail):
+    async def list_in_parts(_request, _caller):
+        return ListInParts(pieces(rows, fail))
+
+    async with serving_large(tmp_path, {"list": list_in_parts}):
+        [answer] = await talk(tmp_path, b'{"op":"list"}\n')
+    assert answer["data"] == list(range(rows))
+    assert (answer["ok"], answer.get("error")) == (not fail, "the file is gone" if fail else None)
+
+
+async def test_a_part_is_made_when_the_one_before_was_read(tmp_path):
+    """A client that does not read has no more than its buffers made for it."""
+    made = 0
+
+    async def many():
+        nonlocal made
+        while True:
+            made += 1
+            yield json.dumps("x" * 10_000).encode()
+
+    async def endless(_request, _caller):
+        return ListInParts(many())
+
+    async with serving_large(tmp_path, {"list": endless}) as server:
+        lazy = socket.socket(socket.AF_UNIX)
+        lazy.connect(str(tmp_path / "ctl.sock"))
+        lazy.sendall(b'{"op":"list"}\n')
+        before = -1
+        while made != before or not made:
+            before = made
+            await asyncio.sleep(0.2)
+        assert made < 200
+        assert len(server._clients) == 1
+        lazy.close()
+        await until(lambda: not server._clients)
+
+
+async def test_large_requests_of_one_user_do_not_keep_others_waiting(tmp_path, monkeypatch):
+    monkeypatch.setattr(control_server, "WAIT_S", 0.05)
+    caller = [Caller(1, 1001, frozenset({7}))]
+    monkeypatch.setattr(control_server, "caller_of", lambda _: caller[0])
+    go_on = asyncio.Event()
+
+    async def slow(request, _caller):
+        if request.get("wait"):
+            await go_on.wait()
+        return "done"
+
+    async with serving_large(tmp_path, {"slow": slow}) as server:
+        server.access = Access(read=7)
+        waiting = [asyncio.create_task(talk(tmp_path, b'{"op":"slow","wait":1}\n'))
+                   for _ in range(2)]  # fmt: skip
+        await until(lambda: server._large_places.taken == 2)
+        [answer] = await talk(tmp_path, b'{"op":"slow"}\n')
+        assert answer["error"] == (
+            "busy: uid 1001 has 2, the most for one user (large requests at once); "
+            "wait for those, or ask for less"
+        )
+        caller[0] = Caller(1, 1002, frozenset({7}))
+        assert (await talk(tmp_path, b'{"op":"slow"}\n'))[0]["ok"]
+        go_on.set()
+        assert [answer["data"] for [answer] in await asyncio.gather(*waiting)] == ["done", "done"]
+        assert server._large_places.taken == 0
+
+
+async def test_a_large_request_waits_for_its_users_earlier_one(tmp_path):
+    order = []
+
+    async def slow(request, _caller):
+        await asyncio.sleep(0.05)
+        order.append(request["n"])
+        return request["n"]
+
+    async with serving_large(tmp_path, {"slow": slow}):
+        asked = [talk(tmp_path, b'{"op":"slow","n":%d}\n' % n) for n in range(12)]
+        answers = await asyncio.gather(*asked)
+    assert sorted(answer["data"] for [answer] in answers) == sorted(order) == list(range(12))
 
 
 async def test_old_socket_is_replaced_and_mode_is_restricted(tmp_path):

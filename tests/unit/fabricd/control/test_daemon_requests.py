@@ -13,7 +13,7 @@ from whole_host import WholeHost
 from fabricd.config.loader import ConfigError, Problem
 from fabricd.config.source import ConfigSource
 from fabricd.control.access import Caller
-from fabricd.control.requests import CHANGING, Requests
+from fabricd.control.requests import CHANGING, LARGE, Requests
 from fabricd.control.server import RequestError, encode
 from fabricd.views.services import Services
 
@@ -100,6 +100,7 @@ def no_device():
 
 
 def test_every_operation_that_changes_is_known_as_such(asked):
+    assert set(asked[0].handlers()) >= CHANGING | LARGE
     assert set(asked[0].handlers()) - CHANGING == {
         "status", "links", "config", "timeline", "jobs", "explain", "observations",
         "training_jobs", "migrations", "explain_host", "explain_job",
