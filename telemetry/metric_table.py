@@ -132,6 +132,18 @@ HOST_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
         lambda s: s.daemon.timeline_bytes,
     ),
     host_metric(
+        "timeline_max_bytes",
+        "gauge",
+        "Bytes above which rows of the timeline are deleted, whatever their age.",
+        lambda s: s.daemon.timeline_max_bytes,
+    ),
+    host_metric(
+        "plugin_events_left_out_total",
+        "counter",
+        "Events of jobs' pages that became no rows of the timeline: their owners had too many.",
+        lambda s: s.daemon.plugin_events_left_out,
+    ),
+    host_metric(
         "verdicts_held_total",
         "counter",
         "Verdicts of silence that waited: the kernel's receive path was behind, or payload moved.",

@@ -190,6 +190,9 @@ class DaemonSnapshot:
     timeline_dropped: int = 0
     """Events given up: the queue was full, or the store will never take them."""
     timeline_bytes: int = 0
+    timeline_max_bytes: int = 0
+    plugin_events_left_out: int = 0
+    """Events of stats pages that became no rows: their owners had too many."""
     verdicts_held: int = 0
     """Verdicts of silence that waited for the kernel's receive path, or for payload to stop."""
     steer_generation: int = 0

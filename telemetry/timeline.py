@@ -26,6 +26,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -41,6 +42,7 @@ from telemetry.timeline_schema import (
     prepare,
     quarantine,
 )
+from telemetry.timeline_shares import over_share
 
 __all__ = ["DAY_NS", "PruneResult", "Retention", "Timeline", "TimelineError", "boot_id"]
 
@@ -162,7 +164,8 @@ class Timeline:
         """Apply the retention; flap totals, sequence numbers and state documents stay.
 
         Deletes in short transactions, oldest first, and gives freed pages back to the file system.
-        What is old is said by `telemetry.timeline_retention`; the size limits all rows.
+        What is old is said by `telemetry.timeline_retention`. The size limits all rows, and
+        `telemetry.timeline_shares` says of which kind they go.
 
         Args:
             now_wall_ns: CLOCK_REALTIME ns.
@@ -181,12 +184,7 @@ class Timeline:
         maximum = int(self.retention.max_mb * 1e6)
         if self.size_bytes() > maximum:
             # Down to 90 %, so that not every append is followed by a deletion.
-            while self.size_bytes() > maximum * 9 // 10:
-                gone = self._write(lambda: self._delete("", ()))
-                by_size += gone
-                self._vacuum()
-                if gone == 0:
-                    break
+            by_size = self._shrink(maximum * 9 // 10)
         if by_age or by_size:
             self._vacuum()
         return PruneResult(by_age, by_size, old.kept)
@@ -471,6 +469,26 @@ class Timeline:
             deleted += gone
             if gone < _PRUNE_BATCH:
                 return deleted
+
+    def _shrink(self, size: int) -> int:
+        """Delete until the rows take so many bytes; returns how many went."""
+        found = self._read("SELECT kind, count(*) FROM events GROUP BY kind", ())
+        counts = {str(kind): int(count) for kind, count in found}
+        after = dict.fromkeys(counts, 0)
+        deleted = 0
+        while self.size_bytes() > size and (kind := over_share(counts)):
+            # In the order of storing: the index of kinds (hence the +) has that of the wall clock.
+            # Each batch goes on behind the one before: what stays is passed over once.
+            values = kind, after[kind]
+            where = "WHERE +kind = ? AND id > ?"
+            batch = f"SELECT id FROM events {where} ORDER BY id LIMIT {_PRUNE_BATCH}"  # noqa: S608
+            ((last,),) = self._read(f"SELECT max(id) FROM ({batch})", values)  # noqa: S608
+            gone = self._write(partial(self._delete, where, values)) if last else 0
+            after[kind] = last or after[kind]
+            counts[kind] = counts[kind] - gone if gone else 0
+            deleted += gone
+            self._vacuum()
+        return deleted
 
     def _delete(self, where: str, values: tuple[object, ...]) -> int:
         oldest = f"SELECT id FROM events {where} ORDER BY id LIMIT {_PRUNE_BATCH}"  # noqa: S608

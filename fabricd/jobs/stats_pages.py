@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
+from fabricd.jobs.event_budget import EventBudget, LeftOut
 from fabricd.process.blocking_call import BlockingCaller
 from telemetry.endedpages import EndedPages
 from telemetry.events import Event, EventKind, JsonScalar
@@ -21,7 +23,7 @@ from telemetry.statsdir import ProcessPage, ScanReport, StatsDirectory
 from telemetry.statspage import PathDownReason, StatsEvent, StatsEventKind
 
 _MAX_EVENTS = 200
-"""PLUGIN rows of one scan: pages are hostile and must not flood the timeline."""
+"""PLUGIN rows of one scan, in equal parts for the owners that have news."""
 SCAN_BUDGET_S = 0.15
 """Time for the pages, once a second; their events may take as long again."""
 LIVE_BUDGET_S = 0.5
@@ -42,6 +44,7 @@ class _Found(NamedTuple):
     """Pages whose events were read, with the index of the next one."""
     events: list[tuple[ProcessPage, StatsEvent]]
     suppressed: int
+    left_out: LeftOut | None
     newest_ns: int
     """Time of the newest event, CLOCK_MONOTONIC; 0: there was none."""
     now: int
@@ -54,7 +57,7 @@ class Jobs:
     """Reads the stats directory now and then.
 
     Attributes:
-        suppressed: plugin events not recorded because there were too many at once.
+        suppressed: plugin events not recorded because their owner had too many.
         scanned_ns: CLOCK_MONOTONIC up to which events were seen; for the next daemon's `restore`.
         removed: pages of ended processes that were removed.
         report: how much the last scan saw.
@@ -85,6 +88,7 @@ class Jobs:
         self._since_ns = now
         """Older events are an earlier daemon's. Newer ones come once each, by their pages' own
         cursors: pages show events late, so no page's newest says anything of another's."""
+        self._budget = EventBudget()
         self._ended = EndedPages()
         self._directory = StatsDirectory(directory)
         self._live = StatsDirectory(directory, groups=True)
@@ -122,7 +126,10 @@ class Jobs:
         if leftover := self._ended.update(found.looks, found.now, settled=settled):
             await self._call(partial(self._remove, leftover))
         self._ended.keep(self._directory.names)
-        return [_event(page, item, found.wall_offset) for page, item in found.events]
+        events = [_event(page, item, found.wall_offset) for page, item in found.events]
+        if found.left_out:
+            events.append(_left_out(found.left_out, found.now, found.wall_offset))
+        return events
 
     async def live(self) -> dict[str, Any]:
         """The jobs that run now, for ``fabricctl top``: as `telemetry.livejobs.live_jobs`.
@@ -170,6 +177,8 @@ class Jobs:
         looks: list[tuple[ProcessPage, int]] = []
         events: list[tuple[ProcessPage, StatsEvent]] = []
         suppressed = newest = 0
+        owners = {page.uid for page in pages if directory.has_new_events(page)}
+        room = Counter(dict.fromkeys(owners, _MAX_EVENTS // max(1, len(owners)) or 1))
         for page in pages:
             if not directory.has_new_events(page):
                 looks.append((page, page.page.event_count))
@@ -178,11 +187,13 @@ class Jobs:
                 looks.append((page, batch.next_index))
                 latest = now + (time.monotonic_ns() - began) + 10**9
                 new = [x for x in batch.events if self._since_ns < x.time_ns <= latest]
-                room = _MAX_EVENTS - len(events)
-                suppressed += max(0, len(new) - room)
-                events += [(page, item) for item in new[:room]]
+                count = self._budget.take(page.uid, len(new), room[page.uid], now)
+                room[page.uid] -= count
+                suppressed += len(new) - count
+                events += [(page, item) for item in new[:count]]
                 newest = max([newest, *(min(item.time_ns, now) for item in new)])
-        return _Found(pages, looks, events, suppressed, newest, now, wall_offset)
+        left_out = self._budget.left_out(now)
+        return _Found(pages, looks, events, suppressed, left_out, newest, now, wall_offset)
 
     def _remove(self, pages: list[ProcessPage]) -> None:
         count = sum(self._directory.remove(page) for page in pages)
@@ -214,4 +225,14 @@ def _event(process: ProcessPage, item: StatsEvent, wall_offset: int) -> Event:
         link=rails[local].netdev if local is not None and local < len(rails) else "",
         reason=item.kind.name.lower(),
         data=data,
+    )
+
+
+def _left_out(found: LeftOut, now: int, wall_offset: int) -> Event:
+    return Event(
+        EventKind.PLUGIN,
+        wall_offset + now,
+        now,
+        reason=f"left out: {found.events} events of stats pages, most of uid {found.uid}",
+        data={"events": found.events, "uid": found.uid, "of_uid": found.of_uid},
     )

@@ -79,6 +79,7 @@ REASONS: Mapping[EventKind, tuple[tuple[str, str], ...]] = {
         ("all_paths_down", ERROR),
         ("error", ERROR),
         ("path_weight", INFO),
+        ("left out", WARNING),
     ),
 }
 """Kind → (how the reason begins, level). A peer's bye begins with its name: see `_prober`."""

@@ -3,8 +3,9 @@
 Disks stall and fill; steering must not notice. What always holds: events and state documents are
 stored in the order in which they were put (so a state that accounts for a flap is never stored
 before its FLAP row); a store that fails is tried again; when the queue is full, FLAP rows are
-merged per link (the count stays exact) and other rows are dropped and counted. What no store can
-take is given up alone: neither its neighbours nor the thread go with it.
+merged per link (the count stays exact) and other rows are dropped and counted. What jobs' pages say
+has a quarter of the queue. What no store can take is given up alone: neither its neighbours nor the
+thread go with it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from telemetry.events import Event, EventKind
 from telemetry.timeline import Retention, TimelineError
 
 _BATCH = 512
+CLAIMS_PART = 4
+"""One of so many places in the queue may be a job's page's."""
 _RETRY_S = (0.2, 5.0)
 _PRUNE_S = 600.0
 
@@ -60,6 +63,8 @@ class Recorder:
         self._opener = opener
         self._max = max_events
         self._queue: deque[Item] = deque()
+        self._claims = 0
+        """PLUGIN rows in it."""
         self._merged: dict[str, Event] = {}
         self._busy = 0
         self._writing = False
@@ -93,8 +98,12 @@ class Recorder:
             return
         with self._wake:
             for event in events:
-                if len(self._queue) < self._max:
+                claim = event.kind is EventKind.PLUGIN
+                if len(self._queue) < self._max and not (
+                    claim and self._claims >= self._max // CLAIMS_PART
+                ):
                     self._queue.append(event)
+                    self._claims += claim
                 elif event.kind is EventKind.FLAP:
                     self._merge(event)
                 else:
@@ -183,6 +192,7 @@ class Recorder:
                 if states:
                     break
                 events.append(item)
+                self._claims -= item.kind is EventKind.PLUGIN
             else:
                 if events:
                     break

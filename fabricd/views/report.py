@@ -221,6 +221,8 @@ def _daemon(host: Host, services: Services) -> DaemonSnapshot:
         timeline_waiting=host.events.recorder.waiting,
         timeline_dropped=host.events.recorder.dropped,
         timeline_bytes=host.events.recorder.size_bytes,
+        timeline_max_bytes=int(host.config.timeline.max_mb * 1e6),
+        plugin_events_left_out=host.jobs.suppressed,
         verdicts_held=host.engine.receive_path.held + host.engine.progress.held,
         steer_generation=host.publisher.page.generation,
         groups={g: mode != "observe" for g, mode in group_modes(host).items()},

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fabricd.control import server as control_server
 from fabricd.control.access import Access, Caller, caller_of
+from fabricd.control.places import CONNECTIONS, Places, Standing
 from fabricd.control.server import (
     MAX_LINE,
     ControlServer,
@@ -408,3 +409,26 @@ async def test_what_changes_something_takes_an_administrator(tmp_path, monkeypat
         server.access = Access(admin=os.getegid())
         answers = await talk(tmp_path, b'{"op":"set"}\n')
         assert answers[0]["ok"]
+
+
+def test_places_of_a_standing_are_left_also_where_those_above_are_taken():
+    """Admins with all that they may have leave none for readers, and root has 8 still."""
+    places = Places(CONNECTIONS)
+    for uid, count in ((1001, 24), (1002, 24), (1003, 8)):
+        for _ in range(count):
+            assert places.full(Standing.ADMIN, uid) == ""
+            places.take(Standing.ADMIN, uid)
+    assert "all 56 places" in places.full(Standing.READER, 2001)
+    assert places.full(Standing.ROOT, 0) == ""
+
+
+def test_what_root_holds_is_not_taken_from_readers():
+    places = Places(CONNECTIONS)
+    for _ in range(16):
+        places.take(Standing.ROOT, 0)
+    for number in range(1, 49):
+        assert places.full(Standing.READER, number) == ""
+        places.take(Standing.READER, number)
+    assert "all 48 places" in places.full(Standing.READER, 99)
+    places.give_back(Standing.READER, 7)
+    assert places.full(Standing.READER, 99) == ""

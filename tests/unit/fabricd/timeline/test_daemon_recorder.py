@@ -122,6 +122,24 @@ def test_stalled_disk_does_not_stop_the_caller_and_memory_is_bounded(disk):
     assert not [x for x in disk.log if x[0] == "state"]
 
 
+def test_rows_of_pages_leave_room_in_the_queue_for_states(disk):
+    disk.gate.clear()
+    recorder = started(disk, max_events=100)
+    recorder.put([event()])
+    until(lambda: not recorder._queue)  # What comes from now on waits in the queue.
+    for number in range(500):
+        recorder.put([event(EventKind.PLUGIN)])
+        if number % 10 == 9:
+            recorder.put([event(EventKind.LINK_STATE, link=f"rail{number // 10}")])
+    assert recorder.dropped == 475, "of the page's rows alone"
+    disk.gate.set()
+    until(lambda: recorder.idle)
+    recorder.put([event(EventKind.PLUGIN)] * 20)
+    assert recorder.stop(60)
+    kinds = [kind for kind, _, _ in disk.log]
+    assert (kinds.count("link_state"), kinds.count("plugin")) == (50, 45)
+
+
 def test_hopeless_batch_is_dropped_and_counted(disk):
     disk.failing, disk.retryable = True, False
     recorder = started(disk)
