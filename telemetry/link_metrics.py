@@ -172,6 +172,12 @@ LINK_METRICS: tuple[MetricSpec[LinkSnapshot], ...] = (
         lambda s: None if s.slow is None else int(s.slow),
     ),
     _link(
+        "slow_claim_uid",
+        "gauge",
+        "The user whose job alone says that its messages take longer on it than on its siblings.",
+        lambda s: s.slow_claim_uid,
+    ),
+    _link(
         "probe_silent_paths",
         "gauge",
         "Paths of the link on which nothing is heard now.",

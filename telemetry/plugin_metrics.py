@@ -27,8 +27,20 @@ PLUGIN_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
     host_metric(
         "plugin_errors_total",
         "counter",
-        "Errors that plugins returned to NCCL.",
+        "Errors that plugins returned to NCCL, as their pages claim.",
         lambda s: s.plugin.errors,
+    ),
+    host_metric(
+        "plugin_confirmed_errors_total",
+        "counter",
+        "Such errors that two users or root claim, or that a fault seen by this host explains.",
+        lambda s: s.plugin.confirmed_errors,
+    ),
+    host_metric(
+        "plugin_error_claim_uid",
+        "gauge",
+        "The user who claimed an error that nothing has confirmed, for five minutes.",
+        lambda s: s.plugin.error_claim_uid,
     ),
     host_metric(
         "plugin_refused_peers_total",

@@ -121,6 +121,8 @@ class LinkSnapshot:
     """Direction → median queueing of probes in the last second; empty: not known."""
     slow: bool | None = None
     """Slower than its siblings for the same job; None: nothing to compare."""
+    slow_claim_uid: int | None = None
+    """The user whose job alone says that it is slow; None: there is none."""
     present: bool | None = None
     """The host has an interface of that name; None: not known yet."""
 
@@ -222,7 +224,11 @@ class PluginSnapshot:
 
     processes: int = 0
     errors: int = 0
-    """Results other than success ever returned to NCCL."""
+    """Results other than success ever returned to NCCL, as the pages say."""
+    confirmed_errors: int = 0
+    """Of these since the start, what is more than the claim of one user."""
+    error_claim_uid: int | None = None
+    """The user whose claim of an error nothing confirms; None: there is none now."""
     refused_peers: int = 0
     refused_fenced: int = 0
     steer_rejected: int = 0

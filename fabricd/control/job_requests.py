@@ -134,7 +134,7 @@ def explain_job(host: Host, name: str, before: Row, after: Row) -> Row:
             for peer in host.config.peers
             for entry in peer.addresses
         },
-        host.detectors.delay.rails.slow(),
+        host.detectors.delay.slow_texts(),
     )  # fmt: skip
     return dict(stall.explain_job(before, after, name, around))
 

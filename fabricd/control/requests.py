@@ -135,7 +135,7 @@ class Requests:
             found = await self._host.jobs.live()
         except TimeoutError:
             raise RequestError("the stats directory does not answer") from None
-        return found | {"slow": self._host.detectors.delay.rails.slow()}
+        return found | {"slow": self._host.detectors.delay.slow_texts()}
 
     async def explain(self, request: Document, _caller: Caller) -> Any:  # noqa: ANN401
         """All that is known of a link, and the rule that decided."""

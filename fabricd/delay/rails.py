@@ -114,6 +114,15 @@ def between(old: StatsRail, new: StatsRail) -> Use | None:
     return Use(*steps, tuple(counts), int(new.in_flight_bytes > 0), 1)
 
 
+@dataclass(frozen=True, slots=True)
+class SlowClaim:
+    """One job's comparison by which a rail is slow: the word of the user whose pages these are."""
+
+    uid: int
+    job: str
+    text: str
+
+
 Job = tuple[int, str, str]
 """(uid, subdirectory, name): one job's processes on this host."""
 
@@ -172,14 +181,14 @@ class SlowRails:
             compared |= self._job(self._jobs[job], uses)
         self.compared = frozenset(compared)
 
-    def slow(self) -> dict[str, str]:
-        """Slow rails by netdev, with why."""
-        return {
-            netdev: rail.text
-            for rails in self._jobs.values()
-            for netdev, rail in rails.items()
-            if rail.slow
-        }
+    def slow(self) -> dict[str, tuple[SlowClaim, ...]]:
+        """Slow rails by netdev, with the jobs that say so."""
+        found: dict[str, tuple[SlowClaim, ...]] = {}
+        for (uid, _, job), rails in self._jobs.items():
+            for netdev, rail in rails.items():
+                if rail.slow:
+                    found[netdev] = (*found.get(netdev, ()), SlowClaim(uid, job, rail.text))
+        return found
 
     def _job(self, rails: dict[str, _Rail], uses: Mapping[str, Use]) -> set[str]:
         for netdev, use in uses.items():

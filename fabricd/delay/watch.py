@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 from fabricd.delay.condition import Condition, ConditionRules, LinkCondition, Seen, Told
 from fabricd.delay.fabric import FabricTimes
 from fabricd.delay.path import BaseChange
-from fabricd.delay.rails import SlowRails
+from fabricd.delay.rails import SlowClaim, SlowRails
 from fabricd.delay.view import STEP_NS, DelayView, Figures, PathPlace
+from fabricd.detect.rules import Class
 from fabricd.engine import Engine
+from fabricd.jobs.owners import Owners
 from fabricd.probes.records import Direction, PathRow
 from fabricd.probes.ring import RingError
 from fabricd.probes.stamps import StampReader
+from fabricd.state.model import Link
 from fabricd.timeline.rows import event
 from telemetry.events import Event, EventKind, JsonScalar
 from telemetry.statsdir import ProcessPage
@@ -31,11 +34,20 @@ TOLD_BASE_SHARE = 0.25
 class DelayWatch:
     """Delay, queueing and slow rails of one host."""
 
-    def __init__(self, fabric: FabricTimes | None = None) -> None:
-        """Args: ``fabric``: what the host's clock service says; None: nothing."""
+    def __init__(self, fabric: FabricTimes | None = None, owners: Owners | None = None) -> None:
+        """Prepare.
+
+        Args:
+            fabric: what the host's clock service says; None: nothing.
+            owners: of stats pages; None: those of this system.
+        """
         self.fabric = fabric
         self.view = DelayView(fabric_time=fabric)
         self.rails = SlowRails()
+        self._owners = owners or Owners.of()
+        self._claims: dict[str, SlowClaim] = {}
+        """What one user's job says of a link, and nothing confirms."""
+        self._told_claims: dict[str, Told] = {}
         self._rules = ConditionRules()
         self._links: dict[str, LinkCondition] = {}
         self._told: dict[str, Told] = {}
@@ -69,6 +81,18 @@ class DelayWatch:
             return None
         return self._links[netdev].now is Condition.SLOW
 
+    def claim_uid(self, netdev: str) -> int | None:
+        """The user whose job alone says that the rail is slow; None: there is none."""
+        claim = self._claims.get(netdev)
+        return claim.uid if claim else None
+
+    def slow_texts(self) -> dict[str, str]:
+        """Rails that jobs call slow, with why; a mere claim names its user."""
+        return {
+            netdev: _claim_text(claims[0]) if netdev in self._claims else claims[0].text
+            for netdev, claims in self.rails.slow().items()
+        }
+
     def queued_ns(self) -> dict[int, int]:
         """Paths on which a queue stands, for the loss test: full queues drop packets, too."""
         return {} if self._off else self.view.queued_ns()
@@ -98,21 +122,46 @@ class DelayWatch:
         changes = self.view.feed(found, lost, stalled_ns=stalled)
         if self._off:
             self._links = {netdev: LinkCondition(self._rules) for netdev in self._links}
+            self._claims = {}
             return []
         events = [e for place, change in changes for e in self._base_told(place, change, now)]
         slow = self.rails.slow()
+        self._claims = {
+            link.netdev: slow[link.netdev][0]
+            for link in engine.links
+            if link.netdev in slow and not self._confirmed(link, slow[link.netdev])
+        }
         for link in engine.links:
+            claims = () if link.netdev in self._claims else slow.get(link.netdev, ())
             seen = Seen(
                 link.health.state,
                 link.health.reason,
                 self.view.standing(link.index, Direction.RX),
                 self.view.standing(link.index, Direction.TX),
-                slow.get(link.netdev, ""),
+                claims[0].text if claims else "",
                 link.netdev in self.rails.compared,
             )
             self._links[link.netdev].step(seen, now)
             events += self._told_now(link.netdev, link.rail, link.index, now)
+            events += self._claim_told(link.netdev, link.rail, now)
         return events
+
+    def _confirmed(self, link: Link, claims: Sequence[SlowClaim]) -> bool:
+        """Whether it is more than one user's word; congestion may be the claimant's own doing."""
+        own = any(finding.rule.cls is not Class.CONGESTION for finding in link.counters)
+        return own or self._owners.confirm(claim.uid for claim in claims)
+
+    def _claim_told(self, netdev: str, rail: int, now: int) -> list[Event]:
+        claim = self._claims.get(netdev)
+        told = self._told_claims.setdefault(netdev, Told(self._rules, ("",)))
+        if not told.change((str(claim.uid) if claim else "",), now) or claim is None:
+            return []
+        data: dict[str, JsonScalar] = {
+            "condition": "slow_claimed", "uid": claim.uid, "job": claim.job
+        }  # fmt: skip
+        return [
+            event(EventKind.CONDITION, link=netdev, rail=rail, reason=_claim_text(claim), data=data)
+        ]
 
     def _stamps(self, feed: ProberFeed) -> dict[int, Any]:
         ring = feed.reader
@@ -165,6 +214,10 @@ class DelayWatch:
                 data={"condition": "route", "tx_us": _us(change.tx_ns), "rx_us": _us(change.rx_ns)},
             )
         ]  # fmt: skip
+
+
+def _claim_text(claim: SlowClaim) -> str:
+    return f"slow by the claim of job {claim.job} of uid {claim.uid} alone: {claim.text}"
 
 
 def _us(ns: float | None) -> float | None:

@@ -13,12 +13,15 @@ from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
+from fabricd.jobs.error_claims import ErrorClaims
 from fabricd.jobs.event_budget import EventBudget, LeftOut
+from fabricd.jobs.owners import Owners
 from fabricd.process.blocking_call import BlockingCaller
 from telemetry.endedpages import EndedPages
 from telemetry.events import Event, EventKind, JsonScalar
 from telemetry.jobtotals import JobTotals
 from telemetry.livejobs import live_jobs
+from telemetry.snapshot import PluginSnapshot
 from telemetry.statsdir import ProcessPage, ScanReport, StatsDirectory
 from telemetry.statspage import PathDownReason, StatsEvent, StatsEventKind
 
@@ -60,6 +63,7 @@ class Jobs:
         suppressed: plugin events not recorded because their owner had too many.
         scanned_ns: CLOCK_MONOTONIC up to which events were seen; for the next daemon's `restore`.
         removed: pages of ended processes that were removed.
+        errors: what pages say of errors, and whether it is evidence.
         report: how much the last scan saw.
     """
 
@@ -70,6 +74,8 @@ class Jobs:
         now: int,
         *,
         look: Callable[[Sequence[ProcessPage]], Iterator[None]] = lambda _: iter(()),
+        fault: Callable[[], bool] = lambda: False,
+        owners: Owners | None = None,
     ) -> None:
         """Read nothing yet.
 
@@ -78,11 +84,15 @@ class Jobs:
             netdevs: the links whose totals are kept.
             now: CLOCK_MONOTONIC ns.
             look: takes the pages of each scan, one at a step.
+            fault: whether a link or path is out of service now, or a peer is silent.
+            owners: of pages; None: those of this system.
         """
         self.totals = JobTotals(netdevs)
         self.suppressed = 0
         self.removed = 0
         self._look = look
+        self._fault = fault
+        self.errors = ErrorClaims(owners or Owners.of(), now)
         self.report = ScanReport(partial="not scanned yet")
         self.scanned_ns = now
         self._since_ns = now
@@ -121,6 +131,7 @@ class Jobs:
         # By turns: so many pages as users may leave there would keep the loop from its links.
         await _in_turns(self.totals.steps(found.pages, found.now))
         await _in_turns(self._look(found.pages))
+        self.errors.update(found.pages, found.now, fault=self._fault())
         self.suppressed += found.suppressed
         self.scanned_ns = max(self.scanned_ns, found.newest_ns)
         if leftover := self._ended.update(found.looks, found.now, settled=settled):
@@ -148,6 +159,14 @@ class Jobs:
         async with self._turn:
             await self._blocking.call(work, out.append)
         return out[0] if out else None
+
+    def plugin(self) -> PluginSnapshot:
+        """The figures of all pages that belong to no rail."""
+        claim = self.errors.unconfirmed
+        return replace(
+            self.totals.plugin(), confirmed_errors=self.errors.confirmed,
+            error_claim_uid=claim.uid if claim else None,
+        )  # fmt: skip
 
     def configure(self, netdevs: Iterable[str]) -> None:
         """Other links. What was seen stays seen, also by a scan that is in a thread now."""
@@ -213,6 +232,7 @@ def _event(process: ProcessPage, item: StatsEvent, wall_offset: int) -> Event:
     local = item.local_rail
     data: dict[str, JsonScalar] = {
         "job": process.page.job,
+        "uid": process.uid,
         "pid": process.page.pid,
         "detail": item.detail,
     }

@@ -51,6 +51,7 @@ from fabricd.steer.modes import Modes
 from fabricd.steer.page import SteerPage
 from fabricd.timeline.recorder import Recorder
 from fabricd.timeline.restart_state import LastingParts, state_document
+from telemetry.events import LinkState
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +179,9 @@ def make_host(
     )  # fmt: skip
     nics = NicMonitor(settings.netdevs, config.link_speeds)
     jobs = Jobs(
-        run_dir / "stats", settings.netdevs, time.monotonic_ns(), look=detectors.delay.jobs_seen
-    )
+        run_dir / "stats", settings.netdevs, time.monotonic_ns(),
+        look=detectors.delay.jobs_seen, fault=lambda: _out_of_service(engine),
+    )  # fmt: skip
     lasting = LastingParts(engine, detectors.losses, jobs, nics, tracker, stores.page)
     events = EventStream(settings, stores.recorder)
     saver = StateSaver(stores.recorder, stores.ledger, lambda now: state_document(lasting, now))
@@ -204,3 +206,10 @@ def make_host(
             publisher=publisher, evaluator=evaluator, events=events,
         ),
     )  # fmt: skip
+
+
+def _out_of_service(engine: Engine) -> bool:
+    """Whether this host itself sees what may end a job."""
+    states = {link.health.state for link in engine.links}
+    states |= {path.health.state for path in engine.paths}
+    return bool(engine.silent_hosts or states & {LinkState.DOWN, LinkState.HOLD})

@@ -103,6 +103,12 @@ def _reason(event: Event) -> str:
     return next((level for begins, level in rows if event.reason.startswith(begins)), WARNING)
 
 
+def _plugin(event: Event) -> str:
+    """What a page claims is no error of this host unless root says it."""
+    level = _reason(event)
+    return WARNING if level == ERROR and event.data.get("uid", 0) != 0 else level
+
+
 def _prober(event: Event) -> str:
     return INFO if event.peer else _reason(event)
 
@@ -135,7 +141,7 @@ KINDS: Mapping[EventKind, Callable[[Event], str]] = {
     EventKind.MODE: _reason,
     EventKind.PROBER: _prober,
     EventKind.PROBING: lambda e: WARNING if e.data.get("state") in UNWATCHED else INFO,
-    EventKind.PLUGIN: _reason,
+    EventKind.PLUGIN: _plugin,
     EventKind.OPERATOR: lambda _: INFO,
     EventKind.PEER: lambda e: WARNING if e.data.get("silent") else INFO,
     EventKind.BROKER: _broker,

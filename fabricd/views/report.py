@@ -85,7 +85,7 @@ def snapshot(host: Host, services: Services | None = None) -> HostSnapshot:
         link_snapshots(host),
         _prober(host),
         _daemon(host, services),
-        host.jobs.totals.plugin(),
+        host.jobs.plugin(),
         services.clock.update(status_reader.snapshot(clock)),
         silent_peers(
             host.engine.paths, host.prober.tables.rows(recent=True) or (), host.engine.rules.misses,
@@ -146,6 +146,7 @@ def link_snapshots(host: Host) -> tuple[LinkSnapshot, ...]:
                 plugin=host.jobs.totals.rail(link.netdev),
                 queueing_s=_queueing(host, link.index),
                 slow=host.detectors.delay.slow(link.netdev),
+                slow_claim_uid=host.detectors.delay.claim_uid(link.netdev),
                 present=None if devices is None else link.netdev in devices,
             )
         )

@@ -72,6 +72,8 @@ TABLE = [
     (row("probing", data={"state": "waiting"}), INFO),
     (row("plugin", "all_paths_down"), ERROR),
     (row("plugin", "error"), ERROR),
+    (row("plugin", "error", data={"uid": 0}), ERROR),
+    (row("plugin", "error", data={"uid": 1001}), WARNING),
     (row("plugin", "path_down"), WARNING),
     (row("plugin", "path_up"), INFO),
     (row("operator", "drain"), INFO),
