@@ -10,7 +10,14 @@ from pathlib import Path
 
 MAX_SUBDIRECTORIES = 256
 _NAME = re.compile(r"\d{1,10}-\d{1,20}\.page\Z")
-_SUBDIRECTORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
+JOBS = "jobs"
+"""Root's own directory, in which root makes directories of jobs: read two levels deep."""
+SUBDIRECTORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
+
+
+def owned_by_root(status: os.stat_result) -> bool:
+    """Whether nobody but root can make, rename or remove anything in that directory."""
+    return status.st_uid == 0 and not status.st_mode & 0o022
 
 
 class Listing:
@@ -28,11 +35,13 @@ class Listing:
         self.refused: Counter[str] = Counter()
         self._path = path
         self._subdirectories: list[str] = []
+        self._of_root = False
+        """`JOBS` is root's: nobody else can put anything there, or in its place."""
 
     def __iter__(self) -> Iterator[str]:
         """Yield each entry, in no order: a page's name below the directory, or "" for another."""
         yield from self._entries("")
-        for subdirectory in self._subdirectories:
+        for subdirectory in self._subdirectories:  # `JOBS` adds those within while it is listed.
             yield from self._entries(subdirectory)
 
     def _entries(self, subdirectory: str) -> Iterator[str]:
@@ -49,6 +58,8 @@ class Listing:
             self.refused[reason] += 1
             return
         try:
+            if subdirectory == JOBS:
+                self._of_root = owned_by_root(os.fstat(listed))
             with os.scandir(listed) as found:
                 for entry in found:
                     self.entries += 1
@@ -63,9 +74,12 @@ class Listing:
             return ""  # being created
         if _NAME.match(entry.name):
             return prefix + entry.name
-        if not prefix and _SUBDIRECTORY.match(entry.name) and entry.is_dir(follow_symlinks=False):
-            if len(self._subdirectories) < MAX_SUBDIRECTORIES:
-                self._subdirectories.append(entry.name)
+        above = not prefix or (self._of_root and prefix == f"{JOBS}/")
+        if above and SUBDIRECTORY.match(entry.name) and entry.is_dir(follow_symlinks=False):
+            # Nobody's directories take the places of root's.
+            most = MAX_SUBDIRECTORIES * (2 if prefix or entry.name == JOBS else 1)
+            if len(self._subdirectories) < most:
+                self._subdirectories.append(prefix + entry.name)
             else:
                 self.refused["too_many"] += 1
         else:

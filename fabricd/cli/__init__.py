@@ -20,6 +20,7 @@ from fabricd.cli import (
     clock_command,
     doctor_command,
     job_commands,
+    job_directory_command,
     locate_command,
     operator_commands,
     plugin_check,
@@ -54,6 +55,7 @@ config_app = typer.Typer(no_args_is_help=True, help="The configuration file.")
 app.add_typer(config_app, name="config")
 plugin_app = typer.Typer(no_args_is_help=True, help="The plugin, for jobs.")
 app.add_typer(plugin_app, name="plugin")
+app.add_typer(job_directory_command.app, name="job-directory")
 
 operator_commands.register(app)
 probe_commands.register(app)

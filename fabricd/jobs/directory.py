@@ -38,7 +38,7 @@ def prepare_stats_directory(path: Path, uid: int | None = None) -> bool:
     prepare_directory(path, STATS_MODE)
     try:
         os.setxattr(
-            path, "system.posix_acl_default", _default_acl(os.geteuid() if uid is None else uid)
+            path, "system.posix_acl_default", default_acl(os.geteuid() if uid is None else uid)
         )
         return True
     except OSError as error:
@@ -51,9 +51,9 @@ def prepare_stats_directory(path: Path, uid: int | None = None) -> bool:
     return True
 
 
-def _default_acl(uid: int) -> bytes:
+def default_acl(uid: int, *, others: int = 0) -> bytes:
     """``u::rwx,u:UID:r-x,g::---,m::r-x,o::---`` as the kernel has it (linux/posix_acl_xattr.h)."""
     unnamed = 0xFFFFFFFF
     entries = ((0x01, 7, unnamed), (0x02, 5, uid), (0x04, 0, unnamed), (0x10, 5, unnamed),
-               (0x20, 0, unnamed))  # fmt: skip
+               (0x20, others, unnamed))  # fmt: skip
     return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)

@@ -9,6 +9,8 @@ from fabricd.doctor.facts import HostFacts, NcclEnvironment
 from fabricd.doctor.finding import Finding, Severity
 
 PLUGIN = "FABRIC"
+MOST_JOB = 63
+"""Bytes of a job's name in a stats page."""
 _OF_JOBS = ("FABRIC_RUN_DIR", "FABRIC_JOB", "FABRIC_FAILOVER", "FABRIC_DEADLINE", "FABRIC_STRIPE")
 _OURS = ("fabric", "nccl-net-fabric", "rccl-net-fabric")
 
@@ -48,6 +50,14 @@ def _plugin(environment: NcclEnvironment) -> Iterator[Finding]:
             f"A job's FABRIC_ variables are set, but NCCL_NET_PLUGIN is {text}: the plugin is "
             "not used.",
             'Set what `fabricctl plugin env` prints: eval "$(fabricctl plugin env)".',
+        )  # fmt: skip
+    job = environment.value("FABRIC_JOB") or ""
+    if len(job.encode(errors="replace")) > MOST_JOB:
+        yield Finding(
+            Severity.WARNING, source,
+            f"FABRIC_JOB has more than {MOST_JOB} bytes: the rest is cut off, and two jobs that "
+            "begin alike are one.",
+            "Take a shorter name.",
         )  # fmt: skip
     if ours and environment.library_found is False:
         yield Finding(

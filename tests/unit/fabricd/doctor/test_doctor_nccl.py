@@ -58,6 +58,7 @@ FIGHTS = (
     ({"NCCL_NET_PLUGIN": OURS, "NCCL_NET": "Socket"}, Severity.CRITICAL, "not the plugin"),
     ({"FABRIC_RUN_DIR": "/run/fabricd"}, Severity.WARNING, "NCCL_NET_PLUGIN is not set"),
     ({"FABRIC_JOB": "a", "NCCL_NET_PLUGIN": "none"}, Severity.WARNING, 'NCCL_NET_PLUGIN is "none"'),
+    ({"FABRIC_JOB": "ä" * 32, "NCCL_NET_PLUGIN": OURS}, Severity.WARNING, "the rest is cut off"),
     ({"NCCL_NET_PLUGIN": "/x/libnccl-net-fabric.so"}, Severity.CRITICAL, "is not there"),
     ({"NCCL_NET_PLUGIN": "fabric"}, Severity.CRITICAL, "is not there"),
     ({"NCCL_NET_PLUGIN": OURS, "FABRIC_FAILOVER": "0"}, Severity.WARNING, "ends the job"),
