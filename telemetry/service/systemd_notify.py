@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
 
-import sdnotify
-
 _FIRST_FD = 3
+_PATIENCE_S = 1.0
+"""How long a message may wait for room in systemd's queue: the caller has a cycle to keep."""
 
 
 class Notifier:
     """READY, RELOADING, STOPPING and the watchdog; nothing when systemd does not listen."""
 
     def __init__(self) -> None:
-        # Without a listener sdnotify leaves its socket open.
-        listens = bool(os.environ.get("NOTIFY_SOCKET"))
-        self._notifier = sdnotify.SystemdNotifier() if listens else None
+        address = os.environ.get("NOTIFY_SOCKET", "")
+        # "@": the name is an abstract one, of the network namespace.
+        self._address = f"\0{address[1:]}" if address[:1] == "@" else address
 
     def ready(self, status: str) -> None:
         """Started, or reloaded."""
@@ -36,8 +37,12 @@ class Notifier:
         self._say("WATCHDOG=1")
 
     def _say(self, *lines: str) -> None:
-        if self._notifier is not None:
-            self._notifier.notify("\n".join(lines))
+        if not self._address:
+            return
+        # What systemd does not hear ends nobody: its own time-outs are the answer.
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.settimeout(_PATIENCE_S)
+            sock.sendto("\n".join(lines).encode(errors="replace"), self._address)
 
 
 def passed_sockets() -> dict[str, socket.socket]:
