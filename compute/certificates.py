@@ -260,7 +260,7 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> str:
 
 def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
-        key = serialization.load_pem_private_key(path.read_bytes(), None)
+        key = serialization.load_pem_private_key(durable.require(path, MAX_BYTES), None)
     except (ValueError, TypeError) as error:
         raise CertificateError(f"{path}: no private key: {error}") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
@@ -270,6 +270,6 @@ def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 def _load_certificate(path: Path) -> x509.Certificate:
     try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
+        return x509.load_pem_x509_certificate(durable.require(path, MAX_BYTES))
     except ValueError as error:
         raise CertificateError(f"{path}: no certificate: {error}") from None

@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError
 
 from telemetry.broker.settings import BrokerSettings, needs_tls
 from telemetry.messages.topics import DEFAULT_PREFIX
+from telemetry.service import durable
 from telemetry.service.config_errors import (
     ConfigError,
     Problem,
@@ -40,6 +41,8 @@ from telemetry.service.toml_text import read_toml
 DEFAULT_FILE = Path("/etc/fabricd/compute.toml")
 DEFAULT_LISTEN = "127.0.0.1:19201"
 REFERENCE = "docs/reference/compute.md"
+MAX_BYTES = 16 * 1024 * 1024
+"""Of the file."""
 
 Argument = Annotated[str, Field(min_length=1, max_length=4096)]
 RecordKind = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
@@ -216,7 +219,7 @@ def load(path: Path) -> Config:
         ConfigError: with every problem; also when the file cannot be read.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = durable.require_text(path, MAX_BYTES)
     except OSError as error:
         what = f"cannot be read: {error.strerror}"
         raise ConfigError([Problem(str(path), 0, "(file)", what)]) from None

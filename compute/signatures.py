@@ -117,7 +117,7 @@ def load_or_create(path: Path) -> PrivateKey:
 
 def load_public(path: Path) -> PublicKey:
     """A public key. Raises ``KeyFileError``; ``OSError`` when the file cannot be read."""
-    content = path.read_bytes()
+    content = durable.require(path, MAX_BYTES)
     try:
         key = serialization.load_pem_public_key(content)
     except ValueError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -26,10 +27,14 @@ from compute.failures import Failure, failure_of
 from compute.ledger import Entry, Head, canonical, verify
 from compute.signatures import KeyFileError, PublicKey, load_public, public_file
 from compute.store import Store, StoreError
+from telemetry.service import durable
 
 app = typer.Typer(no_args_is_help=True, help="The ledger of all decisions.")
 slo_app = typer.Typer(no_args_is_help=True, help="Failures that cost no progress.")
 
+_HEAD_BYTES = 1024 * 1024
+_LINE = 16 * 1024 * 1024
+"""Characters of an exported entry: a file of somebody else may have one line alone."""
 LedgerFile = Annotated[
     Path | None,
     typer.Option("--file", help="A ledger that was exported; default: the one of the service."),
@@ -180,7 +185,7 @@ def _stored(store: Store | None) -> Iterator[Entry]:
 
 def _read_head(path: Path) -> Head:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = durable.require_text(path, _HEAD_BYTES)
         event = json.loads(text)
         if isinstance(event, dict) and "specversion" in event:  # as the broker has it
             text = canonical(event.get("data"))
@@ -195,7 +200,12 @@ def _read_entries(path: Path) -> Iterator[Entry]:
     """Raises ``ValueError`` for a line that is no exported entry."""
     try:
         with path.open(encoding="utf-8") as file:
-            for number, text in enumerate(file, 1):
+            for number in itertools.count(1):
+                text = file.readline(_LINE + 1)
+                if not text:
+                    return
+                if len(text) > _LINE:
+                    raise ValueError(f"{path}:{number}: longer than {_LINE} characters")
                 yield _parse_entry(text, f"{path}:{number}")
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None

@@ -36,6 +36,7 @@ from typing import Any
 MANIFEST = "fabric-checkpoint.json"
 VERSION = 1
 
+_MOST_BYTES = 16 * 1024 * 1024  # of a manifest: others may write the directory
 _CONTROL = ".fabric"
 _OWNER = "owner.json"
 _PUBLISHED = re.compile(r"step-(\d{12})-run-(\d{4,8})\Z")
@@ -301,7 +302,9 @@ def _staging_name(token: Token) -> str:
 def _read(path: Path) -> dict[str, Any]:
     """The JSON object of a file; empty where it is not there or is none."""
     try:
-        data = json.loads(path.read_bytes())
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        data = json.loads(content) if len(content) <= _MOST_BYTES else {}
     except (OSError, ValueError, RecursionError):
         return {}
     return data if isinstance(data, dict) else {}

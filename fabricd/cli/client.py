@@ -8,9 +8,12 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 TIMEOUT_S = 10.0
+MAX_ANSWER = 256 * 1024 * 1024
+"""Bytes of one line: the longest timeline is some 50 MB."""
+TOO_LONG = "the daemon's answer is longer than any of its answers"
 
 
 class DaemonError(Exception):
@@ -53,11 +56,14 @@ def _left(end: float | None) -> float:
 
 
 def _line(connection: socket.socket, end: float | None) -> bytes:
-    parts = []
+    parts, size = [], 0
     while True:
         connection.settimeout(_left(end))
         part = connection.recv(65536)
         parts.append(part)
+        size += len(part)
+        if size > MAX_ANSWER:
+            raise DaemonError(TOO_LONG)
         if not part or part.endswith(b"\n"):
             return b"".join(parts)
 
@@ -70,11 +76,19 @@ def stream(path: Path, document: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """
     with _connect(path) as connection, connection.makefile("rb") as lines:
         _send(connection, document)
-        _answer(lines.readline())
+        _answer(_limited(lines))
         connection.settimeout(None)
-        for line in lines:
+        while line := _limited(lines):
             yield json.loads(line)
     raise DaemonError("the daemon closed the connection")
+
+
+def _limited(lines: BinaryIO) -> bytes:
+    """The next line."""
+    line = lines.readline(MAX_ANSWER + 1)
+    if len(line) > MAX_ANSWER:
+        raise DaemonError(TOO_LONG)
+    return line
 
 
 def _connect(path: Path) -> socket.socket:

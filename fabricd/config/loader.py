@@ -20,8 +20,9 @@ from fabricd.config import checks
 from fabricd.config.digest import config_hash, policy_hash
 from fabricd.config.files import Layers, override_files
 from fabricd.config.netdev_names import kernel_name
-from fabricd.config.peers_file import FileState, PeersFile, read_peers_file
+from fabricd.config.peers_file import MAX_BYTES, FileState, PeersFile, read_peers_file
 from fabricd.config.tables import Config
+from telemetry.service import durable
 from telemetry.service.config_errors import (
     ConfigError,
     Problem,
@@ -102,7 +103,7 @@ def read(
     texts: list[tuple[str, str]] = []
     for file in files:
         try:
-            texts.append((str(file), file.read_text(encoding="utf-8")))
+            texts.append((str(file), durable.require_text(file, MAX_BYTES)))
         except OSError as error:
             what = f"cannot be read: {error.strerror}"
             problems.append(Problem(str(file), 0, "(file)", what))
@@ -142,7 +143,7 @@ def files_of(path: Path | str) -> list[str]:
     texts = []
     for file in files:
         with contextlib.suppress(OSError, UnicodeDecodeError):
-            texts.append((str(file), file.read_text(encoding="utf-8")))
+            texts.append((str(file), durable.require_text(file, MAX_BYTES)))
     name = _peers_file(_merged(texts, []).raw)
     return [*map(str, files), *([] if name is None else [name])]
 

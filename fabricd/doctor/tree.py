@@ -28,7 +28,7 @@ class Tree:
         """The path of ``name``, which is relative to the root, or absolute and taken to be so."""
         return self.root / str(name).lstrip("/")
 
-    def data(self, name: str, limit: int = MAX_BYTES) -> bytes:
+    def data(self, name: str | Path, limit: int = MAX_BYTES) -> bytes:
         """At most ``limit`` bytes of a file; never waits for a FIFO.
 
         Raises:

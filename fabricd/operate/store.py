@@ -13,13 +13,15 @@ from pathlib import Path
 import structlog
 
 from fabricd.operate.overrides import ActiveOverrides
-from telemetry.service.durable import replace_text
+from telemetry.service import durable
 
 VERSION = 1
 KEY = "overrides"
 OLD_KEY = "wishes"
 """The former name of `KEY`, which earlier versions alone know. It is written beside `KEY` for one
 release, so that a drain survives a downgrade. A file that has only this key is read as ever."""
+MAX_BYTES = 16 * 1024 * 1024
+"""Of the file; a longer one is none of ours."""
 
 
 class OverrideStore:
@@ -35,11 +37,12 @@ class OverrideStore:
         A file that makes no sense is renamed aside: nothing an operator wrote is overwritten.
         """
         try:
-            document = json.loads(self.path.read_text(encoding="utf-8"))
+            data = durable.read(self.path, MAX_BYTES)
+            if data is None:
+                return []
+            document = json.loads(data)
             if not isinstance(document, dict) or document.get("version") != VERSION:
                 raise ValueError("not a file of this version")
-        except FileNotFoundError:
-            return []
         except OSError as error:
             return [f"{self.path}: {error.strerror}"]
         except (ValueError, RecursionError) as error:
@@ -61,4 +64,4 @@ class OverrideStore:
         """
         saved = overrides.save()
         document = {"version": VERSION, KEY: saved, OLD_KEY: saved}
-        replace_text(self.path, json.dumps(document, indent=1) + "\n")
+        durable.replace_text(self.path, json.dumps(document, indent=1) + "\n")

@@ -94,7 +94,7 @@ def main() -> int:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
         os.nice(19)
     try:
-        answer = run(json.load(sys.stdin))
+        answer = run(json.loads(sys.stdin.buffer.read(MAX_STATE)))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         sys.stderr.write(f"not a request: {error!r}\n")
         return 1

@@ -11,7 +11,10 @@ from __future__ import annotations
 from enum import IntEnum
 from pathlib import Path
 
-from telemetry.service.durable import replace_text
+from telemetry.service import durable
+
+MAX_BYTES = 1024 * 1024
+"""Of the mode file: a line for each group of links."""
 
 
 class Mode(IntEnum):
@@ -102,13 +105,13 @@ class Modes:
         groups = {name: own for name, own in groups.items() if own != promoted}
         lines = [promoted.name.lower()]
         lines += [f"group {name} {own.name.lower()}" for name, own in sorted(groups.items())]
-        replace_text(self._mode_file, "\n".join(lines) + "\n")
+        durable.replace_text(self._mode_file, "\n".join(lines) + "\n")
         self.promoted, self.groups = promoted, groups
 
     def _read(self) -> None:
         """Take the stored modes; observe when there are none, or one makes no sense."""
         try:
-            first, *rest = self._mode_file.read_text(encoding="ascii").splitlines()
+            first, *rest = durable.require_text(self._mode_file, MAX_BYTES, "ascii").splitlines()
             promoted = min(Mode.parse(first), Mode.STEER)
             groups = {}
             for line in rest:

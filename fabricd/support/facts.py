@@ -9,17 +9,20 @@ import contextlib
 import os
 import platform
 import stat
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+
+from fabricd.process import bounded_run
 
 Fact = tuple[str, str]
 """Name in the archive, text."""
 
 COMMAND_S = 10.0
 MAX_READ = 256 * 1024
+MAX_PRINTED = 256 * MAX_READ
+"""Bytes of a tool's output; one that prints more is ended."""
 NOT_READ = "(not read:"
 """So begins what stands for a file that could not be read."""
 _FILES = (
@@ -126,21 +129,17 @@ def read(path: Path, *, follow: bool = True) -> str:
 
 def run(argv: list[str]) -> str:
     """A tool's output and errors, bounded in time and size; or why there is none."""
-    try:
-        done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            timeout=COMMAND_S, check=False, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
-                                                 "LC_ALL": "C"},
-        )  # fmt: skip
-    except FileNotFoundError:
+    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+    done = bounded_run.run(argv, COMMAND_S, MAX_PRINTED, merged=True, env=environment)
+    if done.missing:
         return f"({argv[0]} is not installed)\n"
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"({' '.join(argv)}: {error})\n"
-    data = done.stdout
+    if done.problem:
+        return f"({' '.join(argv)}: {done.problem})\n"
+    data = done.output
     if len(data) > 16 * MAX_READ:
         data = b"(cut here)\n" + data[-16 * MAX_READ :].partition(b"\n")[2]
     return data.decode("utf-8", "replace") + (
-        f"(exit status {done.returncode})\n" if done.returncode else ""
+        f"(exit status {done.status})\n" if done.status else ""
     )
 
 

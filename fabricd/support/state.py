@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import os
 import stat
-import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fabricd.process import bounded_run
 from fabricd.support import facts
 from telemetry.timeline import Timeline, TimelineError
 
@@ -24,6 +24,7 @@ FILES = ("mode", "operator.json")
 DATABASE = "timeline.db"
 MAX_ROWS = 20_000
 LIMIT_S = 60.0
+MAX_PRINTED = 128 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -78,16 +79,15 @@ def read_as_owner(directory: Path, since_ns: int, *, limit_s: float = LIMIT_S) -
             user = {"user": status.st_uid, "group": status.st_gid, "extra_groups": []}
         # Neither -m's own directory (-P) nor the caller's environment choose the code that runs.
         packages = str(Path(__file__).parents[2])
-        done = subprocess.run(
+        # The directory's owner may do with that child what it likes: also have it print for ever.
+        done = bounded_run.run(
             [sys.executable, "-P", "-m", "fabricd.support.state", str(directory), str(since_ns)],
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s, check=True, cwd="/",
+            limit_s, MAX_PRINTED, cwd="/",
             env={"PATH": "/usr/bin:/bin", "PYTHONPATH": packages}, **user,
         )  # fmt: skip
-        return State(**json.loads(done.stdout))
-    except subprocess.TimeoutExpired:
-        why = f"not read within {limit_s:g} s"
-    except subprocess.CalledProcessError as error:
-        why = f"not read: {error.stderr.decode('utf-8', 'replace')[-500:]}"
+        if done.status == 0 and not done.problem:
+            return State(**json.loads(done.output))
+        why = f"not read: {done.problem or done.errors[-500:]}"
     except (OSError, ValueError, TypeError) as error:
         why = f"not read: {error}"
     names = (*(f"state/{name}" for name in FILES), "timeline.jsonl")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import os
 from pathlib import Path
 
@@ -110,3 +112,29 @@ def read(path: Path, most: int) -> bytes | None:
     if len(data) > most:
         raise ValueError("too long")
     return data
+
+
+def require(path: Path, most: int) -> bytes:
+    """A small file that has to be there.
+
+    Raises:
+        OSError: it is not there, cannot be read, or is longer than ``most`` bytes (EFBIG).
+    """
+    try:
+        data = read(path, most)
+    except ValueError:
+        raise OSError(errno.EFBIG, f"longer than {most} bytes", str(path)) from None
+    if data is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    return data
+
+
+def require_text(path: Path, most: int, encoding: str = "utf-8") -> str:
+    """Like `require`, as a text; ends of lines are newlines.
+
+    Raises:
+        OSError: as of `require`.
+        UnicodeDecodeError: not of that encoding; its ``object`` is the whole file.
+    """
+    text = require(path, most).decode(encoding)
+    return io.IncrementalNewlineDecoder(None, translate=True).decode(text, final=True)

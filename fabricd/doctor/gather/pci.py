@@ -81,6 +81,6 @@ def _path(tree: Tree, function: str) -> list[str]:
 
 def _is_bridge(place: Path) -> bool:
     try:
-        return (place / "class").read_text("ascii").startswith(_BRIDGE_CLASS)
-    except (OSError, ValueError):
+        return Tree().data(place / "class", len(_BRIDGE_CLASS)) == _BRIDGE_CLASS.encode()
+    except OSError:
         return False

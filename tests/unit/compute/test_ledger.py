@@ -167,3 +167,20 @@ def test_the_command_says_what_nothing_proves_and_fails_for_that_where_it_is_str
     assert checked() == (0, "UNPROVED: 6 entries, no signed head to compare with\n")
     assert checked("--strict") == (1, "UNPROVED: 6 entries, no signed head to compare with\n")
     assert checked("--strict", "--head", str(head)) == (0, "ok: 6 entries, 1 signed head\n")
+
+
+def test_a_line_without_end_is_no_entry(tmp_path, monkeypatch):
+    monkeypatch.setattr("compute.cli.ledger_commands._LINE", 1000)
+    public = load_or_create(tmp_path / "ledger.key").public
+    (tmp_path / "ledger.pub").write_text(public.pem())
+    config = tmp_path / "c.toml"
+    table = f'name = "c0"\nstate_dir = "{tmp_path}"\nstop_file = "{tmp_path}/STOP"\n'
+    config.write_text(f'{table}[broker]\nhost = "localhost"\n')
+    verify_file = ["ledger", "verify", "--config", str(config), "--key", f"{tmp_path}/ledger.pub"]
+    done = CliRunner().invoke(app, [*verify_file, "--file", "/dev/zero"])
+    assert done.exit_code == 1, done.output
+    assert "/dev/zero:1: longer than 1000 characters" in done.output.replace("\n", " ")
+    for at, path in (("--head", "/dev/zero"), ("--key", "/dev/zero")):
+        done = CliRunner().invoke(app, [*verify_file, at, path])
+        assert done.exit_code == 1
+        assert "longer than" in done.output

@@ -174,7 +174,9 @@ def test_an_answer_of_the_file_server_that_is_lost_does_no_harm(tmp_path, monkey
     assert newest_checkpoint(tmp_path).token == Token(1, 1)
 
 
-@pytest.mark.parametrize("harm", ["gone", "shorter", "manifest", "version", "renamed", "no object"])
+@pytest.mark.parametrize(
+    "harm", ["gone", "shorter", "endless", "manifest", "version", "renamed", "no object"]
+)
 def test_a_checkpoint_that_is_not_whole_is_passed_over(tmp_path, harm):
     whole = write(writer(tmp_path), 1, 5)
     newer = write(writer(tmp_path), 1, 6)
@@ -184,6 +186,9 @@ def test_a_checkpoint_that_is_not_whole_is_passed_over(tmp_path, harm):
             (newer.path / "model").unlink()
         case "shorter":
             (newer.path / "more" / "optimizer").write_text("")
+        case "endless":
+            manifest.unlink()
+            manifest.symlink_to("/dev/zero")
         case "manifest":
             manifest.write_text(manifest.read_text()[:-30])
         case "version":

@@ -142,3 +142,20 @@ def b(path):
 """
     assert len([w for f, c in _calls(ast.parse(bad)) if (w := _wrong(f, c))]) == 5
     assert [w for f, c in _calls(ast.parse(good)) if (w := _wrong(f, c))] == []
+
+
+def test_what_has_to_be_there_is_read_to_a_limit(tmp_path):
+    path = tmp_path / "file"
+    with pytest.raises(FileNotFoundError, match="No such file"):
+        durable.require(path, 10)
+    path.write_bytes(b"a\r\nb\rc\n")
+    assert durable.require(path, 7) == b"a\r\nb\rc\n"
+    assert durable.require_text(path, 7) == path.read_text() == "a\nb\nc\n"
+    with pytest.raises(OSError, match="longer than 6 bytes"):
+        durable.require_text(path, 6)
+    path.write_bytes(b"a\n\xff")
+    with pytest.raises(UnicodeDecodeError) as caught:
+        durable.require_text(path, 7)
+    assert caught.value.object == b"a\n\xff"
+    with pytest.raises(OSError, match="longer than 1000 bytes"):
+        durable.require(Path("/dev/zero"), 1000)

@@ -58,13 +58,18 @@ def test_without_systemd_nothing_is_sent(monkeypatch):
     Notifier().ready("up")
 
 
+def send_until_full(sock, path):
+    while True:
+        sock.sendto(b"x", path)
+
+
 def test_a_queue_that_is_full_holds_nobody_up(heard, tmp_path, monkeypatch):
-    heard.bind(str(tmp_path / "notify"))
-    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    path = str(tmp_path / "notify")
+    heard.bind(path)
+    monkeypatch.setenv("NOTIFY_SOCKET", path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as full:
         full.setblocking(False)
         with pytest.raises(BlockingIOError):
-            while True:
-                full.sendto(b"x", str(tmp_path / "notify"))
+            send_until_full(full, path)
     monkeypatch.setattr("telemetry.service.systemd_notify._PATIENCE_S", 0.01)
     Notifier().watchdog()

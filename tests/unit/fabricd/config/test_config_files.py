@@ -176,3 +176,10 @@ def test_config_check_reads_the_overrides_too(etc, capsys):
     assert json.loads(bad.stdout)["problems"][0]["file"].endswith("conf.d/b.toml")
     assert daemon.main(["--config", str(main), "--check"]) == 2
     assert "conf.d/b.toml:2: hold.hold_down_s" in capsys.readouterr().err
+
+
+def test_a_file_without_end_is_a_problem_of_that_file(etc, monkeypatch):
+    path = etc(a="[hold]\nhold_down_s = 3.0\n")
+    (path.parent / "conf.d" / "b.toml").symlink_to("/dev/zero")
+    monkeypatch.setattr("fabricd.config.loader.MAX_BYTES", 1000)
+    assert problems(path) == [("b.toml", 0, "(file)", "cannot be read: longer than 1000 bytes")]

@@ -270,3 +270,9 @@ async def test_a_group_is_steered_while_the_rest_observes(make, tmp_path):
     would = [row["link"] for row in whole.told if row["kind"] == "would_steer"]
     did = [row["link"] for row in whole.told if row["kind"] == "steer"]
     assert (would, did) == (["rail1"], ["rail0"])
+
+
+async def test_a_file_that_is_too_long_is_set_aside(make, tmp_path, monkeypatch):
+    monkeypatch.setattr("fabricd.operate.store.MAX_BYTES", 100)
+    (tmp_path / "operator.json").write_text(" " * 101)
+    assert "too long; kept as operator.json.unusable-" in make().refused[0]

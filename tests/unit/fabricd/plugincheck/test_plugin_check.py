@@ -17,7 +17,8 @@ import fabricd.cli
 from fabricd.plugincheck import reach
 from fabricd.plugincheck.answer import MAX_LINE, Answer, AnswerError, answers, parse
 from fabricd.plugincheck.compare import judge
-from fabricd.plugincheck.reach import TemplateError, command_for, host_names, query_hosts, run
+from fabricd.plugincheck.reach import TemplateError, command_for, host_names, query_hosts
+from fabricd.process.bounded_run import run
 from fabricd.views.host_check import Level
 
 LIMIT_S = 60.0

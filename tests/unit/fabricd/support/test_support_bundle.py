@@ -187,7 +187,7 @@ def test_root_reads_with_the_rights_of_the_directorys_owner(tmp_path):
 
 def test_a_reader_that_takes_long_is_ended(tmp_path):
     found = read_as_owner(tmp_path, 0, limit_s=0.0)
-    assert set(found.missing.values()) == {"not read within 0 s"}
+    assert set(found.missing.values()) == {"not read: it did not end within 0 s"}
     assert set(found.missing) == {"state/mode", "state/operator.json", "timeline.jsonl"}
 
 
@@ -231,6 +231,14 @@ def test_written_for_its_owner_and_over_nothing(tmp_path):
         write(tmp_path / "link", b"y")
 
 
+def test_who_prints_without_end_fills_no_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(facts, "MAX_PRINTED", 1 << 20)
+    assert facts.run(["yes"]) == "(yes: it printed more than 1048576 bytes)\n"
+    monkeypatch.setattr("fabricd.support.state.MAX_PRINTED", 10)
+    found = read_as_owner(tmp_path, 0)
+    assert set(found.missing.values()) == {"not read: it printed more than 10 bytes"}
+
+
 def test_what_is_read_is_bounded_and_cut_at_lines(tmp_path, monkeypatch):
     monkeypatch.setattr(facts, "MAX_READ", 100)
     (tmp_path / "f").write_text("a\n" * 20 + KEYS[0] * 2)
@@ -238,6 +246,7 @@ def test_what_is_read_is_bounded_and_cut_at_lines(tmp_path, monkeypatch):
     assert facts.read(tmp_path / "none") == "(not read: No such file or directory)\n"
     assert facts.run(["no-such-tool"]) == "(no-such-tool is not installed)\n"
     assert facts.run(["false"]) == "(exit status 1)\n"
+    assert facts.run(["ls", "--wrong"]).startswith("ls: unrecognized option")
     cut = facts.run(["seq", "1", "1000"])
     assert cut.startswith("(cut here)\n")
     assert cut.endswith("1000\n")
