@@ -27,6 +27,10 @@ def _oversize(snapshot: HostSnapshot) -> Labelled:
     return {} if snapshot.broker is None else snapshot.broker.oversize_bytes
 
 
+def _conflicts(snapshot: HostSnapshot) -> Labelled:
+    return {} if snapshot.broker is None else snapshot.broker.address_conflicts
+
+
 BROKER_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
     _broker("connected", "gauge", "1 while the broker is connected.", lambda b: int(b.connected)),
     _broker(
@@ -81,4 +85,11 @@ BROKER_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
     ),
     _broker("jobs", "gauge", "Jobs whose fabric-run is on this host.", lambda b: b.jobs),
     _broker("fences", "gauge", "Fences that are applied on this host.", lambda b: b.fences),
+    host_metric(
+        "peer_address_conflicts",
+        "gauge",
+        "Addresses that the documents of two hosts both name, by those hosts.",
+        _conflicts,
+        ("peer", "other"),
+    ),
 )

@@ -84,6 +84,8 @@ class EventKind(StrEnum):
     PEER = "peer"
     """A peer host is silent on all rails, or heard again; ``data['silent']``. With a broker only.
     """
+    ADDRESS = "address"
+    """Two hosts name the same address, or no longer: ``data['host']``, ``['other']``."""
     BROKER = "broker"
     """The broker is connected or lost; ``data['connected']``."""
     FENCE = "fence"

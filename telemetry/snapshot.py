@@ -331,6 +331,8 @@ class BrokerSnapshot:
     """By us, by reason (a small fixed set)."""
     jobs: int = 0
     fences: int = 0
+    address_conflicts: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Two hosts, in alphabetical order → addresses that both name; the first 64 pairs."""
 
 
 @dataclass(frozen=True, slots=True)

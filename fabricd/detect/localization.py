@@ -46,6 +46,8 @@ class Localization:
         self.host = host
         self.names: Mapping[int, str] = {}
         """Host id → name, of all hosts in the configuration."""
+        self.open_addresses: frozenset[str] = frozenset()
+        """Addresses that several hosts name, and at which nobody has answered."""
         self.places = evidence.Places(host)
         self.reports: Sequence[PeerReport] = ()
         """The neighbours', as last asked for."""
@@ -164,7 +166,14 @@ class Localization:
 
     def _expect(self, views: Sequence[PathView], engine: Engine, now: int) -> None:
         ends = [
-            Ends(link.rail, p.spec.peer_rail, p.heard_ever, link.carrier is True, p.returned)
+            Ends(
+                link.rail,
+                p.spec.peer_rail,
+                p.heard_ever,
+                link.carrier is True,
+                p.returned,
+                p.spec.address in self.open_addresses,
+            )
             for p in engine.paths
             for link in (engine.links[p.spec.link],)
         ]

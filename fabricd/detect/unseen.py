@@ -3,8 +3,9 @@
 A path that was never heard may be one that the peer has not configured (another version, another
 list of peers, a rail not built yet). It is a failure when the peer lives, says in its probes on
 other links that it probes this very path and hears nothing of us there, hears others on that port,
-and we hear others on ours. A link on which nothing was ever heard is one when two peers say so.
-All that has to last for a while, since the two ends do not start at the same time.
+and we hear others on ours. Its word counts for an address that no other host names. A link on
+which nothing was ever heard is one when two peers say so. All that has to last for a while, since
+the two ends do not start at the same time.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Ends:
     carrier: bool
     returned: bool = False
     """We took it up again: that the prober has it as gone is not the peer's wish."""
+    open: bool = False
+    """Another host names the address, too, and neither has answered there: it may be a lie."""
 
 
 class Unseen:
@@ -68,6 +71,7 @@ class Unseen:
             v
             for v in views
             if not ends[v.index].heard_ever
+            and not ends[v.index].open
             and not v.heard
             and (ends[v.index].returned or not v.gone)
         ]

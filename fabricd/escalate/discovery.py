@@ -8,9 +8,11 @@ from pathlib import Path
 
 import structlog
 
-from fabricd.escalate.peers import PEERS_FILE, PeerDirectory, dump
+from fabricd.escalate.address_owners import Conflict
+from fabricd.escalate.peers import PEERS_FILE, PeerDirectory, load_proven
 from fabricd.escalate.refusals import Refusals
 from fabricd.runtime.host import Host
+from telemetry.events import EventKind
 from telemetry.messages.documents import HostDocument, HostStatus, parse
 from telemetry.messages.envelope import Message
 from telemetry.messages.topics import Kind
@@ -18,6 +20,8 @@ from telemetry.service.durable import replace_text
 
 HOSTS = (Kind.HOST_DOCUMENT, Kind.HOST_STATUS)
 MOST_NAMED = 5
+MOST_CONFLICTS = 64
+"""Pairs of hosts that are named in the timeline and in metrics."""
 APPLY_NS = 10**9
 """Between two changes of what is probed: the documents of a whole cluster come at once."""
 
@@ -28,13 +32,15 @@ class Discovery:
     def __init__(self, host: Host, refusals: Refusals) -> None:
         config = host.config
         self._host, self._refusals = host, refusals
+        self._file = Path(config.paths.state_dir) / PEERS_FILE
         self._directory = PeerDirectory(
             config.host.name, config.probe.port, config.peers,
-            config.probe.networks,
+            config.probe.networks, load_proven(self._file),
         )  # fmt: skip
-        self._changed = False
-        self._next_ns = time.monotonic_ns() + APPLY_NS
-        self._file = Path(config.paths.state_dir) / PEERS_FILE
+        self.conflicts: tuple[Conflict, ...] = ()
+        """Hosts that name the same addresses: the first `MOST_CONFLICTS` pairs."""
+        self._changed = self._answered = False
+        self._next_ns = self._ask_ns = time.monotonic_ns() + APPLY_NS
         self._storing: asyncio.Task[None] | None = None
         self._said: dict[str, tuple[str, ...]] = {}
         self._log = structlog.get_logger()
@@ -57,24 +63,53 @@ class Discovery:
     def tick(self, now: int) -> None:
         """Apply what has changed; ``now``: CLOCK_MONOTONIC ns."""
         self._changed |= self._directory.leave(now)
-        if not self._changed or now < self._next_ns:
+        if now >= self._ask_ns:
+            self._ask_ns = now + APPLY_NS
+            self._answered |= self._directory.answered(self._answers())
+        if not (self._changed or self._answered) or now < self._next_ns:
             return
-        self._changed, self._next_ns = False, now + APPLY_NS
-        peers = self._directory.peers()
-        self._say(
-            "addresses of two hosts: that of the host which had it first is probed",
-            self._directory.doubles,
-        )
+        answered, self._changed, self._answered = self._answered, False, False
+        self._next_ns = now + APPLY_NS
+        peers = self._directory.peers(now)
+        self._tell_conflicts()
+        self._host.detectors.localization.open_addresses = self._directory.open()
         self._say(
             "addresses that are not probed, for they are in none of [probe] networks",
             self._directory.outside,
         )
-        if peers == self._host.config.peers:
+        if peers != self._host.config.peers:
+            self._log.info("peers", hosts=len(peers), before=len(self._host.config.peers))
+            self._host.discover(peers)
+        elif not answered:
             return
-        self._log.info("peers", hosts=len(peers), before=len(self._host.config.peers))
-        self._host.discover(peers)
         before = self._storing
-        self._storing = asyncio.create_task(self._store(before, dump(peers)))
+        text = self._directory.stored(peers)
+        self._storing = asyncio.create_task(self._store(before, text))
+
+    def _answers(self) -> list[tuple[int, str]]:
+        """Where the prober has authenticated answers from: number of the host, address."""
+        rows = self._host.prober.tables.rows(recent=True) or ()
+        return [(row.host_id, row.address) for row in rows if row.established]
+
+    def _tell_conflicts(self) -> None:
+        """A row in the timeline for each pair of hosts that contradict each other, or no more."""
+        before = {(one.host, one.other): one for one in self.conflicts}
+        self.conflicts = self._directory.conflicts[:MOST_CONFLICTS]
+        now = {(one.host, one.other): one for one in self.conflicts}
+        for pair, one in now.items():
+            known = before.get(pair)
+            if known is not None and known.answered == one.answered:
+                continue
+            self._host.events.record(
+                EventKind.ADDRESS, _in_words(one),
+                host=one.host, other=one.other, addresses=one.addresses, address=one.example,
+                answered=one.answered, conflict=True,
+            )  # fmt: skip
+        for host, other in sorted(before.keys() - now.keys()):
+            self._host.events.record(
+                EventKind.ADDRESS, f"{host} and {other} name no address in common any more",
+                host=host, other=other, conflict=False,
+            )  # fmt: skip
 
     def _say(self, text: str, those: tuple[str, ...]) -> None:
         """Log ``those``, once until they are others."""
@@ -89,3 +124,11 @@ class Discovery:
             await asyncio.to_thread(replace_text, self._file, text)
         except OSError as error:
             self._log.error("peers not stored", file=str(self._file), error=error.strerror)
+
+
+def _in_words(conflict: Conflict) -> str:
+    more = conflict.addresses - 1
+    what = conflict.example + (f" and {more} more addresses" if more else "")
+    answered = conflict.answered
+    who = f"{answered} answers there" if answered else "neither has answered there"
+    return f"{conflict.host} and {conflict.other} both name {what}: {who}"

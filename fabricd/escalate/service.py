@@ -44,6 +44,7 @@ EVENT_IMPORTANCE = {
     EventKind.PEER.value: 3,
     EventKind.FENCE.value: 3,
     EventKind.JOB.value: 2,
+    EventKind.ADDRESS.value: 2,
     EventKind.LOCATED.value: 1,
 }
 """Timeline rows that are sent as events; with a full outbox the least important go first."""
@@ -164,7 +165,12 @@ class Escalation:
             refused=dict(self.refusals.counts),
             jobs=sum(run.present for run in runs),
             fences=len(self.jobs.fences.acknowledged()),
+            address_conflicts=self._conflicts(),
         )
+
+    def _conflicts(self) -> dict[tuple[str, str], int]:
+        found = self._discovery.conflicts if self._discovery is not None else ()
+        return {(one.host, one.other): one.addresses for one in found}
 
     def document(self) -> dict[str, Any]:
         """For ``status``."""

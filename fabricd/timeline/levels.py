@@ -144,6 +144,7 @@ KINDS: Mapping[EventKind, Callable[[Event], str]] = {
     EventKind.PLUGIN: _plugin,
     EventKind.OPERATOR: lambda _: INFO,
     EventKind.PEER: lambda e: WARNING if e.data.get("silent") else INFO,
+    EventKind.ADDRESS: lambda e: WARNING if e.data.get("conflict") else INFO,
     EventKind.BROKER: _broker,
     EventKind.FENCE: _reason,
     EventKind.JOB: _reason,

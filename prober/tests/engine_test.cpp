@@ -164,6 +164,7 @@ TEST_CASE("A packet that left at a time that no clock can say has left") {
 
 TEST_CASE("A train goes with a wake up to 2 ms before it is due, none is lost by that") {
   World w = two_hosts(10 * kMs, true);
+  w.run(1000 * kMs);  // it has answered
   Engine& engine = *w.hosts.at(1).engine;
   const auto trains = [&](Nanos at) {
     std::vector<Outgoing> out;
@@ -185,6 +186,48 @@ TEST_CASE("A train goes with a wake up to 2 ms before it is due, none is lost by
   std::ptrdiff_t sent = 0;
   for (; now < due + 1000 * kMs; now += 2 * kMs) sent += trains(now);
   CHECK(sent == 300);
+}
+
+TEST_CASE("An address that never answered as its host gets a packet a second, and no trains") {
+  World w = two_hosts(10 * kMs, true);
+  // Host 1 hears one packet of host 2, which its answer proves there, and nothing more.
+  std::array<int, 3> sent{};
+  w.lost = [&](auto from, auto, auto) {
+    const int number = sent.at(from)++;
+    return from == 1 ? number < 4 : number > 0;  // a train and a single one
+  };
+  w.run(5000 * kMs);
+  const std::uint64_t first = row(w.hosts[1]).sent;
+  CHECK(first >= 32);
+  CHECK(first <= 40);
+  w.run(10'000 * kMs);
+  CHECK(row(w.hosts[1]).sent - first >= 9);
+  CHECK(row(w.hosts[1]).sent - first <= 11);
+  CHECK((row(w.hosts[1]).flags & ring::kPathEstablished) == 0);
+  // Host 2 hears it, and knows when the next packet will come.
+  CHECK((row(w.hosts[2]).flags & ring::kPathEstablished) != 0);
+  CHECK(w.hosts[2].records.misses(false).empty());
+  w.lost = [](auto, auto, auto) { return false; };
+  w.run(2200 * kMs);
+  CHECK((row(w.hosts[1]).flags & ring::kPathEstablished) != 0);
+  const std::uint64_t before = row(w.hosts[1]).sent;
+  w.run(1000 * kMs);
+  CHECK(row(w.hosts[1]).sent - before > 390);  // singles and trains
+  CHECK(w.hosts[2].records.misses(false).empty());
+}
+
+TEST_CASE("An address that answers as another host than the one that named it proves nothing") {
+  World w;  // host 1 was told that host 2's address is host 3's
+  w.start(1, 1, {2}, 1, 10 * kMs);
+  w.start(2, 2, {1}, 1, 10 * kMs);
+  Config told = w.hosts[1].engine->config();
+  told.paths[0].host_id = World::id(3);
+  w.hosts[1].engine->configure(told, w.now, 0);
+  w.run(5000 * kMs);
+  CHECK((row(w.hosts[1]).flags & ring::kPathEstablished) == 0);
+  CHECK(row(w.hosts[1]).last_heard_ns == 0);
+  CHECK(row(w.hosts[1]).sent <= 40);
+  CHECK(refused(w.hosts[1], Refusal::kUnknownPath) > 0);
 }
 
 TEST_CASE("Black hole one way: rx misses there, tx misses here, both exact and prompt") {

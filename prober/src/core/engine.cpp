@@ -297,7 +297,7 @@ void Engine::want_ports() {
     const PathConfig& path = entry.path->config();
     std::uint16_t port = 0;
     for (const PortWish& wish : wishes_) {
-      if (!sends_trains(entry) || wish.peer != path.peer || wish.host_id != path.host_id) continue;
+      if (!has_trains(entry) || wish.peer != path.peer || wish.host_id != path.host_id) continue;
       if (wish.own.ip == config_.links[path.link].address.ip) port = wish.port;
     }
     entry.path->source().want(port);
@@ -406,7 +406,9 @@ void Engine::push(Entry& entry, std::uint8_t train, bool report, Nanos now, Nano
   Packet packet = entry.path->next_packet(train, now, incarnation_);
   packet.host_id = config_.host_id;
   stamp(packet, due);
-  packet.next_due = pack_next_due(std::max(entry.single.due(), now), now, fabric_);
+  if (!entry.path->searched()) {
+    packet.next_due = pack_next_due(std::max(entry.single.due(), now), now, fabric_);
+  }
   packet.peer_report = next_report(entry, packet.seq);
   if (entry.path->carries_trains()) packet.clock_message = next_clock_message(entry);
   if (report) packet.flags |= kWireReport;
@@ -422,7 +424,8 @@ void Engine::take_due(Nanos now, Nanos wall_minus_mono, std::vector<Outgoing>& o
   const Nanos grid_minus_mono = grid(wall_minus_mono);
   for (Entry& entry : paths_) {
     const bool lost = is_lost(entry, now);
-    if (!has_peer(entry) || (lost && now < entry.next_search)) {
+    const bool rare = lost || entry.path->searched();
+    if (!has_peer(entry) || (rare && now < entry.next_search)) {
       if (entry.single.due() <= now) entry.single.advance(now, grid_minus_mono);
       continue;
     }

@@ -190,14 +190,12 @@ class Engine {
   const Counters& counters() const { return counters_; }
 
  private:
-  static constexpr Nanos kSearch = 1'000'000'000;
-
   struct Entry {
     std::unique_ptr<Path> path;
     Cadence single;
     Cadence train;
     Nanos train_period = 0;  // 0: it never carries trains
-    Nanos next_search = 0;   // of a peer that is_lost()
+    Nanos next_search = 0;   // of a peer that is tried each kSearch
     // Path::quiet, until then and while no packet came: most need not be looked at.
     bool quiet = false;
     Nanos quiet_until = 0;
@@ -265,8 +263,11 @@ class Engine {
   // What the report's place of a packet says: our queue pair, or what we see elsewhere.
   std::uint64_t next_report(Entry& entry, std::uint64_t seq);
   void pair_rdma_paths();
-  bool sends_trains(const Entry& entry) const {
+  bool has_trains(const Entry& entry) const {
     return entry.train_period != 0 && entry.path->carries_trains() && has_peer(entry);
+  }
+  bool sends_trains(const Entry& entry) const {
+    return has_trains(entry) && !entry.path->searched();
   }
   // Over RDMA, only a peer that told of a queue pair.
   static bool has_peer(const Entry& entry) {

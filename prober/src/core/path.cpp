@@ -24,11 +24,6 @@ std::uint64_t unsign(Nanos value) { return static_cast<std::uint64_t>(std::max<N
 
 }  // namespace
 
-void Path::References::drop_oldest() {
-  std::shift_left(seq.begin(), seq.end(), 1);
-  --count;
-}
-
 void Path::References::push(std::uint64_t value) {
   if (count == seq.size()) drop_oldest();
   seq[count++] = value;
@@ -125,6 +120,7 @@ Path::Verdict Path::on_packet(const Packet& packet, std::uint16_t from, const Ar
     source_.peer_roams(roams);
     peer_challenge_ = packet.challenge;
     if (packet.response != nonce_) {
+      tries_ = 0;
       report_ = true;  // let it have our challenge
       return Verdict::kUnproven;
     }
@@ -375,8 +371,9 @@ Packet Path::next_packet(std::uint8_t train, Nanos now, std::uint64_t own_incarn
   p.response = peer_challenge_;
   p.peer_incarnation = peer_incarnation_;
   p.seq = next_seq_++;
+  if (peer_incarnation_ == 0 && tries_ < kTries) ++tries_;
   p.interval_us = static_cast<std::uint32_t>(
-      std::clamp<Nanos>(interval_ / 1000, 0, std::numeric_limits<std::uint32_t>::max()));
+      std::clamp<Nanos>(pace_told() / 1000, 0, std::numeric_limits<std::uint32_t>::max()));
   const std::uint64_t sent_seq = untold_sent_.take(carries_trains_);
   const std::uint64_t arrived_seq = untold_arrived_.take(carries_trains_);
   const Sent& sent = sent_[sent_seq % kHistory];

@@ -23,8 +23,12 @@
 //  - A peer that sent a bye is silent by intent: nothing is judged until it sends again, with a
 //    sequence beyond the bye's (what was under way before it is no return).
 //  - Judge only after the sockets were drained, as of when the drain began.
+//  - An address that has never answered as its host may be anybody's: any host names addresses. It
+//    gets kTries packets at the path's interval, then a single packet each kSearch. A
+//    signed packet from there, which need not be proven yet, brings the interval back.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -59,6 +63,9 @@ struct Arrival {
   bool hardware = false;
   Nanos mono = 0;
 };
+
+// Between two packets to a peer that does not answer.
+inline constexpr Nanos kSearch = 1'000'000'000;
 
 class Path {
  public:
@@ -125,6 +132,9 @@ class Path {
   }
   // Of the peer's present life; 0: none is established.
   std::uint64_t peer_incarnation() const { return peer_incarnation_; }
+  // The address has never answered as this host, and has had its packets: it is tried once each
+  // kSearch.
+  bool searched() const { return peer_incarnation_ == 0 && tries_ >= kTries; }
   // It is judged by the due times that its peer announced.
   bool judged_by_due_time() const { return due_times_.holds(); }
   // When the next miss will be called, if our own gaps hide nothing of the silence.
@@ -156,10 +166,14 @@ class Path {
     std::size_t count = 0;
     void push(std::uint64_t value);
     std::uint64_t take(bool many);  // 0: none; `many`: on a path of trains
-    void drop_oldest();
+    void drop_oldest() {
+      std::shift_left(seq.begin(), seq.end(), 1);
+      --count;
+    }
   };
   static constexpr std::size_t kHistory = 64;
   static constexpr std::uint32_t kLongSilent = 16;
+  static constexpr std::uint32_t kTries = 32;
   static constexpr Nanos kHeldMost = 100'000'000;
   static constexpr Nanos kRefusedMost = 1'000'000'000;
 
@@ -175,6 +189,8 @@ class Path {
   void take_due_times(const Packet& packet, Nanos arrived, bool single);
   // Which of our packets the peer says it heard.
   void note_heard(const Packet& packet);
+  // The peer may hear us, though we do not hear it: it is to expect the next packet when it comes.
+  Nanos pace_told() const { return searched() ? kSearch : interval_; }
   bool retired(std::uint64_t incarnation) const;
   std::uint32_t rdma_flags() const {
     return (config_.peer.port == kRocePort ? ring::kPathRdma : 0) |
@@ -200,6 +216,7 @@ class Path {
   std::uint64_t peer_incarnation_ = 0;  // 0: none established
   std::array<std::uint64_t, 4> retired_{};
   std::size_t retired_count_ = 0;
+  std::uint32_t tries_ = 0;  // packets sent while unproven, since the last one from there
   std::uint64_t nonce_;
   std::uint64_t peer_challenge_ = 0;
   std::uint64_t restarts_ = 0;

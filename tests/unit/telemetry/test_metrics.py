@@ -83,7 +83,18 @@ FULL = HostSnapshot(
     plugin=PluginSnapshot(4, 0, 3, 2, 4, foreign_rails=5),
     silent_peers={"h1": True, "h2": False},
     broker=BrokerSnapshot(
-        True, 2, 3, 9, 4, 5, 8192, {"host.job": 30_275}, {"line": 6, "replayed": 0}, 7, 8
+        True,
+        2,
+        3,
+        9,
+        4,
+        5,
+        8192,
+        {"host.job": 30_275},
+        {"line": 6, "replayed": 0},
+        7,
+        8,
+        {("h0", "h1"): 4},
     ),
     located=(Located("link", "h0/1", "tx"), Located("leaf", "leaf-a")),
 )
@@ -130,6 +141,7 @@ def test_values(scrape):
     assert link("info", **what, driver="mlx5_core", leaf="leaf-a") == 1
     assert got["fabricd_peer_silent", (("peer", "h1"),)] == 1
     assert got["fabricd_peer_silent", (("peer", "h2"),)] == 0
+    assert got["fabricd_peer_address_conflicts", (("other", "h1"), ("peer", "h0"))] == 4
     where = (("direction", "tx"), ("element", "h0/1"), ("part", "link"))
     assert got["fabricd_located", where] == 1
     assert got["fabricd_broker_connected", ()] == 1

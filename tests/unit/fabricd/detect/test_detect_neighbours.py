@@ -206,6 +206,16 @@ def test_a_peer_that_has_not_configured_a_path_never_makes_it_a_failure():
     assert found.links == {}
 
 
+def test_what_a_peer_says_of_an_address_that_another_host_names_too_is_no_evidence():
+    """Attack S4: it would take us off the address of another host."""
+    never = {(1, "b")}
+    views, ends = unseen_views(Host(), never)
+    ends = [replace(e, open=not e.heard_ever) for e in ends]
+    unseen, reports = Unseen("h"), expect("b")
+    unseen.judge(views, ends, reports, SEC)
+    assert unseen.judge(views, ends, reports, SEC + LASTS_NS).paths == {}
+
+
 @pytest.mark.parametrize("returned", [True, False])
 def test_what_we_gave_up_and_took_up_again_is_asked_about(returned):
     """The prober has such a path as gone until it hears it: that is no wish of the peer's."""

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from fabricd.config.loader import parse as parse_config
 from fabricd.config.tables import PeerTable
-from fabricd.escalate.peers import LEAVE_NS, PeerDirectory, dump, load
+from fabricd.escalate.address_owners import LONGEST_TURN_NS, TURN_NS, Conflict
+from fabricd.escalate.peers import FORGET_NS, LEAVE_NS, PeerDirectory, load, load_proven
 from fabricd.probes.plan import with_peers
 from fabricd.probes.wire_id import host_id
 from telemetry.messages.documents import HostDocument
@@ -26,10 +27,10 @@ def document(name, *addresses, port=PORT):
     return HostDocument(name=name, links=links, probe_port=port)
 
 
-def shown(directory):
+def shown(directory, now=0):
     return {
         peer.host: [(one.rail, str(one.address)) for one in peer.addresses]
-        for peer in directory.peers()
+        for peer in directory.peers(now)
     }
 
 
@@ -71,10 +72,10 @@ def test_an_address_is_that_of_one_host():
     directory.document("h2", document("h2", "10.0.0.1", "10.1.0.2"))
     directory.document("h1", document("h1", "10.0.0.1"))
     assert shown(directory) == {"h1": [(0, "10.0.0.1")], "h2": [(1, "10.1.0.2")]}
-    assert directory.doubles == ("10.0.0.1 of h2 is h1's, too",)
+    assert directory.conflicts == (Conflict("h1", "h2", 1, "10.0.0.1", ""),)
     directory.document("h1", document("h1", "10.0.0.7"))
     assert shown(directory)["h2"] == [(0, "10.0.0.1"), (1, "10.1.0.2")]
-    assert directory.doubles == ()
+    assert directory.conflicts == ()
 
 
 def test_who_had_an_address_first_keeps_it_whatever_others_say():
@@ -85,7 +86,9 @@ def test_who_had_an_address_first_keeps_it_whatever_others_say():
     before = shown(directory)
     directory.document("h0", document("h0", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.9"))
     assert shown(directory) == before | {"h0": [(3, "10.0.0.9")]}
-    assert len(directory.doubles) == 3
+    assert [(one.host, one.other) for one in directory.conflicts] == [
+        ("h0", "h1"), ("h0", "h2"), ("h0", "h3"),
+    ]  # fmt: skip
     again = PeerDirectory("me", PORT, load_of(directory))
     again.document("h0", document("h0", "10.0.0.1"))
     assert shown(again) == before, "after a restart, too"
@@ -94,7 +97,7 @@ def test_who_had_an_address_first_keeps_it_whatever_others_say():
 
 
 def load_of(directory):
-    return tuple(one for one in directory.peers() if one.host != "h0")
+    return tuple(one for one in directory.peers(0) if one.host != "h0")
 
 
 def test_our_own_address_is_nobody_elses():
@@ -102,7 +105,7 @@ def test_our_own_address_is_nobody_elses():
     directory.document("h9", document("h9", "10.0.0.7", "10.0.0.9"))
     assert directory.document("h0", document("h0", "10.0.0.7"))
     assert shown(directory) == {"h9": [(1, "10.0.0.9")]}
-    assert directory.doubles == ("10.0.0.7 of h9 is ours, too",)
+    assert directory.conflicts == (Conflict("h0", "h9", 1, "10.0.0.7", "h0"),)
 
 
 @pytest.mark.parametrize(
@@ -176,9 +179,87 @@ def test_what_is_stored_is_probed_after_a_restart(tmp_path):
     directory, file = PeerDirectory("h0", PORT), tmp_path / "peers.json"
     assert load(file) == ()
     directory.document("h1", document("h1", "10.0.0.1", "fd00::1"))
-    file.write_text(dump(directory.peers()))
-    assert load(file) == directory.peers()
+    assert load_proven(file) == {}
+    assert directory.peers(0)
+    assert directory.answered([(host_id("h1"), "fd00::1")])
+    file.write_text(directory.stored(directory.peers(0)))
+    assert load(file) == directory.peers(0)
+    assert load_proven(file) == {ipaddress.ip_address("fd00::1"): "h1"}
     assert shown(PeerDirectory("h0", PORT, load(file))) == shown(directory)
+
+
+def contested():
+    """A directory in which h0 names the address of h1, before h1 does."""
+    directory = PeerDirectory("me", PORT)
+    directory.document("h0", document("h0", "10.0.0.1", "10.0.0.9"))
+    directory.peers(0)
+    directory.document("h1", document("h1", "10.0.0.1", "10.0.0.2"))
+    return directory
+
+
+def test_an_address_belongs_to_the_host_that_answers_there():
+    """Attack S4: h0 names the address of h1, and is the first to do so."""
+    directory = contested()
+    assert shown(directory)["h0"] == [(0, "10.0.0.1"), (1, "10.0.0.9")]
+    assert directory.open() == {"10.0.0.1"}
+    assert not directory.answered([(host_id("h1"), "10.0.0.1")]), "it is not asked as h1 now"
+    assert not directory.leave(TURN_NS - 1)
+    assert directory.leave(TURN_NS), "h0 has not answered there: it is the turn of h1"
+    assert shown(directory, TURN_NS)["h1"] == [(0, "10.0.0.1"), (1, "10.0.0.2")]
+    assert directory.conflicts == (Conflict("h0", "h1", 1, "10.0.0.1", ""),)
+    assert directory.answered([(host_id("h1"), "10.0.0.1"), (host_id("h0"), "10.0.0.9")])
+    assert directory.open() == frozenset()
+    late = 100 * LONGEST_TURN_NS
+    assert not directory.leave(late)
+    assert shown(directory, late)["h1"] == [(0, "10.0.0.1"), (1, "10.0.0.2")], "also if silent"
+    assert directory.conflicts == (Conflict("h0", "h1", 1, "10.0.0.1", "h1"),)
+    directory.document("h1", document("h1", "10.0.0.2"))
+    assert shown(directory, late)["h0"] == [(0, "10.0.0.1"), (1, "10.0.0.9")], "h1 gave it up"
+    assert directory.conflicts == ()
+
+
+def test_turns_become_longer_where_nobody_answers():
+    directory, now, changes = contested(), 0, []
+    shown(directory)
+    while now < 60 * TURN_NS:
+        now += TURN_NS // 2
+        if directory.leave(now):
+            shown(directory, now)
+            changes.append(now // TURN_NS)
+    assert changes == [1, 2, 4, 6, 10, 14, 22, 30, 46]
+
+
+def test_what_a_liar_named_is_not_stored(tmp_path):
+    directory, file = contested(), tmp_path / "peers.json"
+    peers = directory.peers(0)
+    file.write_text(directory.stored(peers))
+    again = PeerDirectory("me", PORT, load(file), (), load_proven(file))
+    assert shown(again) == {"h0": [(1, "10.0.0.9")], "h1": [(1, "10.0.0.2")]}
+    again.document("h1", document("h1", "10.0.0.1"))
+    again.peers(0)
+    assert again.answered([(host_id("h1"), "10.0.0.1")])
+    file.write_text(again.stored(again.peers(0)))
+    third = PeerDirectory("me", PORT, load(file), (), load_proven(file))
+    third.document("h0", document("h0", "10.0.0.1"))
+    for now in (0, TURN_NS, 2 * TURN_NS):
+        third.leave(now)
+        assert shown(third, now)["h1"] == [(0, "10.0.0.1")], "it answered before the restart"
+
+
+def test_a_stored_host_that_is_gone_is_forgotten():
+    known = tuple(
+        PeerTable(host=f"h{number}", addresses=[{"rail": 0, "address": f"10.0.0.{number}"}])
+        for number in (1, 2, 3)
+    )
+    directory = PeerDirectory("me", PORT, known)
+    assert not directory.leave(10 * FORGET_NS), "without a broker nothing is known of it"
+    directory.peers(0)
+    directory.document("h1", document("h1", "10.0.0.1"))
+    directory.answered([(host_id("h2"), "10.0.0.2")])
+    assert not directory.leave(20 * FORGET_NS)
+    assert not directory.leave(21 * FORGET_NS - 1)
+    assert directory.leave(21 * FORGET_NS)
+    assert set(shown(directory)) == {"h1", "h2"}
 
 
 @given(

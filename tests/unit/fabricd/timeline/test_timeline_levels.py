@@ -79,6 +79,8 @@ TABLE = [
     (row("operator", "drain"), INFO),
     (row("peer", "h1 is silent on all rails", data={"silent": True}), WARNING),
     (row("peer", "h1 is heard again", data={"silent": False}), INFO),
+    (row("address", "h0 and h1 both name 10.0.0.1: h1 answers", data={"conflict": True}), WARNING),
+    (row("address", "h0 and h1 name no address in common", data={"conflict": False}), INFO),
     (row("broker", "connected to b port 8883", data={"connected": True}), INFO),
     (row("broker", "lost b port 8883: refused", data={"connected": False}), WARNING),
     (row("fence", "applied: job train on h1"), INFO),
