@@ -75,7 +75,8 @@ def judge(seed: int) -> Answer:
             link.step(
                 Seen(
                     state, worse.get(index, ""), view.standing(index, Direction.RX),
-                    view.standing(index, Direction.TX), slow.get(f"rail{index}", ""),
+                    view.standing(index, Direction.TX),
+                    "; ".join(one.text for one in slow.get(f"rail{index}", ())),
                     f"rail{index}" in rails.compared,
                 ),
                 now,
