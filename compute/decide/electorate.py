@@ -9,6 +9,7 @@ from compute.decide.choice import majority
 from compute.decide.core_hosts import Electorate
 from compute.decide.known_job import KnownAgent, KnownJob
 from compute.decide.observers import Observers
+from compute.decide.voices import members_words
 from fabric_train.messages.documents import AgentDocument
 
 
@@ -37,9 +38,10 @@ def electorate(job: KnownJob, observers: Observers) -> Electorate:
 
 
 def documents_of(job: KnownJob) -> dict[str, AgentDocument]:
-    """What the agents say that are neither gone nor fenced, by host."""
+    """What the agents say that are neither gone nor fenced, by host, as far as it counts."""
     known = {host: one for host, one in job.agents.items() if not is_out(job, one)}
-    return {host: one.document for host, one in known.items() if one.document is not None}
+    said = {host: one.document for host, one in known.items() if one.document is not None}
+    return members_words(job.core.generation, said)
 
 
 def is_out(job: KnownJob, agent: KnownAgent) -> bool:

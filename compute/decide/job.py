@@ -169,12 +169,11 @@ class JobCore:
     ) -> JobDecision:
         self._arrivals.note(documents)
         self._leaving = frozenset(news.drained)
-        previous = self.learn(documents, now)
         for host, one in sorted(documents.items()):
             self._steps |= {p.process: p.step for p in one.processes}
-            member = previous is None or f"{host}/{one.incarnation}" in previous.electorate
-            if one.failed and member:
+            if one.failed:
                 return JobDecision("failed", f"{host}: {one.failed}")
+        previous = self.learn(documents, now)
         if previous is None:
             return self._form(documents, news, now)
         if not previous.formed:

@@ -17,17 +17,20 @@ from telemetry.messages.documents import HostJob
 
 def comes(world, host="x9", **changes):
     """One more fabric-run of the job, and what it is told at once."""
-    decider = world.deciders["c0"]
+    says(world, host, **changes)
+    orders = [one for one in world.deciders["c0"].decide(world.now) if isinstance(one, Order)]
+    return {one.host: parse(JobOrder, one.order.jobs[JOB]) for one in orders if one.order.jobs}
+
+
+def says(world, host="x9", **changes):
     model = world.hosts["h0"].document(world.now)
     process = ProcessState(f"{host}/late/p0", "warm", layout=model.processes[0].layout)
     document = dataclasses.replace(
         model, host=host, incarnation="late", token="his", processes=[process], key=world.key,
         **{"accepted": None, "running": 0, **changes},
     )  # fmt: skip
-    news = news_of(document)
-    decider.host_job(host, JOB, news, world.now, document=document)
-    orders = [one for one in decider.decide(world.now) if isinstance(one, Order)]
-    return {one.host: parse(JobOrder, one.order.jobs[JOB]) for one in orders if one.order.jobs}
+    for decider in world.deciders.values():
+        decider.host_job(host, JOB, news_of(document), world.now, document=document)
 
 
 def news_of(document):
@@ -118,3 +121,52 @@ def test_who_goes_and_comes_again_comes_last():
     arrivals.note(here("b/2", "a/1"))
     assert arrivals.surplus(here("b/2", "a/1"), 1) == ["b"]
     assert arrivals.surplus(here("b/2", "a/1"), 2) == []
+
+
+FORGED = [
+    {"suspects": 10**9},
+    {"running": 10**9},
+    {"accepted": "his", "running": 2},
+    {"accepted": "his", "suspects": 3, "failed": "x", "running": 2},
+]
+
+
+def his_generation(newest, number):
+    return dataclasses.replace(
+        newest, number=number, base=newest.number, slots=["x9/late/p0", *newest.slots[1:]],
+        hosts=["x9", *newest.hosts[1:]], lost=[0], electorate=["x9/late"], voters=["x9/late"],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("computes", [1, 2])
+@pytest.mark.parametrize("said", FORGED, ids=lambda said: "-".join(said))
+@pytest.mark.parametrize("number", [2, 10**9])
+def test_he_has_no_say_also_after_a_restart_of_all_fabric_computes(said, number, computes):
+    world = World(34, computes=computes, key="k")
+    run(world, 4)
+    newest = core(world).generation
+    if "accepted" in said:
+        said = {**said, "accepted": his_generation(newest, number)}
+    for again in (False, True):
+        if again:
+            for name in world.deciders:
+                world.crash_compute(name)
+        says(world, **said)  # nobody decides before all documents are there
+        run(world, 3)
+        assert core(world).generation == newest
+        assert core(world).phase == "running"
+        assert not world.over
+        assert world.violations == []
+
+
+def test_a_spare_that_comes_late_is_a_member_once_a_generation_has_it():
+    world = World(35, nodes=3, spares=1, computes=1)
+    run(world, 4)
+    decider = world.deciders["c0"]
+    decider.host_job("h3", JOB, None, world.now)  # the spare has left
+    decider.decide(world.now)
+    told = comes(world)
+    newest = told["x9"].generation
+    assert newest == core(world).generation
+    follows = comes(world, accepted=newest, running=0)
+    assert follows["x9"].phase == "running"
