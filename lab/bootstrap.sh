@@ -18,6 +18,8 @@ usage: ./run COMMAND [ARGS]
   bench NAME [--quick]          one table, and bench/results/NAME.json
   lint                          ruff, mypy --strict, clang-format, clang-tidy
   build [release|asan|tsan] [FILE...]   the native parts, or these files of a build, alone
+  package [DIRECTORY]           what a host is installed from: wheels, their hashes, a bill (SBOM)
+  lock [--upgrade]              requirements/*.txt anew, after a change of dependencies
   shell                         a shell with the virtual environment and the build in PATH
 
 As root; `sudo ./run …` where there is a sudo.  example: ./run demo
@@ -90,23 +92,61 @@ ensure_unpacked() {
   : >"$stamp"
 }
 
+# $1: a virtual environment; further words: pip's.
+pip_in() {
+  "$1/bin/python" -m pip install -q --disable-pip-version-check "${@:2}" >>$BUILD/log/pip.log 2>&1
+}
+
+# $1: a virtual environment; further words: files of requirements/. pip takes nothing whose hash is
+# not in them, and wheels alone.
+install_locked() {
+  local lock files=()
+  for lock in "${@:2}"; do files+=(-r "requirements/$lock.txt"); done
+  pip_in "$1" --require-hashes "${files[@]}"
+}
+
+# PyTorch alone, for it comes as one of two: the CPU build, which few indexes have, or PyPI's.
+install_torch() {
+  install_locked $VENV torch-cpu && return
+  say "no CPU build of PyTorch here: PyPI's, with 3 GB of GPU libraries"
+  install_locked $VENV torch
+}
+
+pip_failed() {
+  tail -n 20 $BUILD/log/pip.log >&2
+  echo "pip failed; the whole log is $BUILD/log/pip.log" >&2
+  exit 1
+}
+
 ensure_venv() {
   local stamp
   # The editable install keeps a list of modules: one that becomes a package is not found by it.
-  stamp=$STAMPS/venv-$(digest pyproject.toml <(printf '%s\n' ./*/__init__.py ./*/*/__init__.py))
+  stamp=$STAMPS/venv-$(digest pyproject.toml requirements/*.txt \
+    <(printf '%s\n' ./*/__init__.py ./*/*/__init__.py))
   [ -e "$stamp" ] && [ -x $VENV/bin/python ] && return
   say "virtual environment (Debian's python3, so that python3-pyverbs is importable)"
   mkdir -p $BUILD/log "$STAMPS"
   [ -x $VENV/bin/python ] || /usr/bin/python3 -m venv --system-site-packages $VENV
-  local log=$BUILD/log/pip.log
-  # cmake off: the native build is ensure_native's, one for each sanitizer.
-  if ! $VENV/bin/python -m pip install -q --disable-pip-version-check \
-      --config-settings=wheel.cmake=false -e '.[dev]' >"$log" 2>&1; then
-    tail -n 20 "$log" >&2
-    echo "pip failed; the whole log is $log" >&2
-    exit 1
-  fi
+  : >$BUILD/log/pip.log
+  install_locked $VENV development || pip_failed
+  install_torch || pip_failed
+  # The project alone: what it needs, and is built with, is there by now. cmake off: the native build
+  # is ensure_native's, one for each sanitizer.
+  pip_in $VENV --no-deps --no-build-isolation --config-settings=wheel.cmake=false -e . || pip_failed
   rm -f "$STAMPS"/venv-*
+  : >"$stamp"
+}
+
+# $1: a file of requirements/, which gets an environment of its own, build/$1.
+ensure_tools() {
+  local stamp
+  stamp=$STAMPS/$1-$(digest "requirements/$1.txt")
+  [ -e "$stamp" ] && [ -x "$BUILD/$1/bin/python" ] && return
+  mkdir -p $BUILD/log "$STAMPS"
+  /usr/bin/python3 -m venv --clear "$BUILD/$1"
+  : >$BUILD/log/pip.log
+  install_locked "$BUILD/$1" "$1" || pip_failed
+  rm -f "$STAMPS/$1"-*
   : >"$stamp"
 }
 
@@ -147,7 +187,7 @@ COMMAND=${1:-}
 [ $# -gt 0 ] && shift
 case $COMMAND in
   ''|-h|--help|help) usage; [ -n "$COMMAND" ]; exit ;;
-  demo|lab|bench|shell|test|lint|build) ;;
+  demo|lab|bench|shell|test|lint|build|lock|package) ;;
   *) echo "unknown command '$COMMAND'" >&2; usage >&2; exit 2 ;;
 esac
 
@@ -172,6 +212,16 @@ build() {
   done
   for word in "${flavours[@]:-release}"; do ensure_native "$word" "${files[@]}"; done
 }
+
+# Neither needs the rest: the first one works where a lock cannot be installed.
+case $COMMAND in
+  lock | package)
+    ensure_apt package
+    ensure_tools "$COMMAND"
+    ;;&
+  lock) PATH="$PWD/$BUILD/lock/bin:$PATH" exec $BUILD/lock/bin/python -m lab.supply.locking "$@" ;;
+  package) exec $BUILD/package/bin/python -m lab.supply.wheelhouse "$@" ;;
+esac
 
 ensure_apt base
 # None needs another, and two wait for the network.

@@ -6,6 +6,7 @@ so all three train with the same one.
 
 from __future__ import annotations
 
+import hashlib
 import random
 import subprocess
 import sys
@@ -22,8 +23,10 @@ from bench.migrate.jobs import LOOPS, RANKS, REPO, JobError, run_job, standalone
 from bench.migrate.takeovers import Fault
 from bench.report import Row
 from bench.training.trace import UNLIMITED
+from lab.supply import locked
 
-TORCHFT = "torchft-nightly==2026.10.26"
+LOCK = locked.FOLDER / "torchft.txt"
+"""Of torchft and what it needs, but for torch."""
 EVERY = 25
 """Steps from one checkpoint of torchrun's job to the next."""
 _HEARTBEAT_MS = 5000  # torchft's default
@@ -41,10 +44,15 @@ class Outcome:
     step_ms: float
 
 
+def _release() -> str:
+    (found,) = (one for one in locked.read("torchft") if one.name.startswith("torchft"))
+    return f"{found.name}=={found.version}"
+
+
 def torchft_python() -> Path:
     """The interpreter that has torchft; makes its virtual environment when there is none."""
     home = REPO / "build" / "torchft"
-    stamp = home / TORCHFT
+    stamp = home / hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]
     python = home / "bin" / "python"
     if stamp.exists():
         return python
@@ -57,10 +65,11 @@ def torchft_python() -> Path:
 
     (site / "torch.pth").write_text(f"{Path(torch.__file__).parents[1]}\n")
     pip = subprocess.run(
-        [python, "-m", "pip", "install", "-q", TORCHFT], check=False, capture_output=True, text=True
-    )
+        [python, "-m", "pip", "install", "-q", "--require-hashes", "--no-deps", "-r", LOCK],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
     if pip.returncode:
-        raise JobError(f"pip install {TORCHFT} failed\n{pip.stderr[-2000:]}")
+        raise JobError(f"{LOCK.name} cannot be installed\n{pip.stderr[-2000:]}")
     stamp.touch()
     return python
 
@@ -91,7 +100,7 @@ def peers(*, quick: bool) -> list[Row]:
     return [
         Row(
             "faster than torchft: SIGKILL → next commit", 10, median(usual.survivors) / mine, "x",
-            better="higher", note=f"{TORCHFT}, its defaults; {about}",
+            better="higher", note=f"{_release()}, its defaults; {about}",
         ),
         Row(
             "torchft: SIGKILL → next commit of the survivors, median", None,

@@ -86,7 +86,8 @@ def sniff(
     try:
         from fabricd.probes import sniffing
     except ImportError:
-        fail(f"scapy is not installed: {sys.prefix}/bin/pip install 'scapy>=2.6,<3'")
+        pip = f"{sys.prefix}/bin/pip install --require-hashes -r wheels/sniff.txt"
+        fail(f"scapy is not installed: {pip} (docs/operate/install.md, step 1)")
     try:
         known = keys.parse(keys.read(key_file)) if key_file is not None else []
         shown = sniffing.listen(

@@ -91,7 +91,7 @@ def missing(machine: Machine) -> str:
     """Why a GPU run cannot be had here, as one line; empty when it can."""
     reasons = []
     if not machine.torch:
-        reasons.append("PyTorch cannot be imported (pip install torch)")
+        reasons.append("PyTorch cannot be imported (requirements/torch.txt has it)")
     elif not machine.cuda:
         reasons.append(f"PyTorch {machine.torch} sees no CUDA device (nvidia-smi)")
     elif not machine.nccl:

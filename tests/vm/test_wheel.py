@@ -2,7 +2,9 @@
 
 import ast
 import configparser
+import hashlib
 import io
+import json
 import subprocess
 import sys
 import tomllib
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from fabric_train.groups.plugin_library import find_collectives, find_plugin, load_library
+from lab.supply import locked
 from lab.vm import payload
 
 REPO = Path(__file__).resolve().parents[2]
@@ -21,8 +24,14 @@ ELF = b"\x7fELF"
 
 
 @pytest.fixture(scope="module")
-def wheel():
-    (path,) = payload.wheelhouse().glob("fabricd-*.whl")
+def house():
+    """The directory that a host is installed from."""
+    return payload.wheels()
+
+
+@pytest.fixture(scope="module")
+def wheel(house):
+    (path,) = house.glob("fabricd-*.whl")
     with zipfile.ZipFile(path) as archive:
         yield archive
 
@@ -111,3 +120,34 @@ def test_licence_and_requirements_are_those_of_the_project(wheel):
     assert len(required) == len(PROJECT["project"]["dependencies"])
     # GPL-2.0-only: an extra's, never the product's.
     assert not any(r.startswith("scapy") for r in required)
+
+
+def test_the_bill_of_materials_is_valid_and_names_all_that_is_installed(house):
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    (path,) = house.glob("fabricd-*.cdx.json")
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(path.read_text()) is None
+    document = json.loads(path.read_text())
+    parts = {part["purl"]: part for part in document["components"]}
+    assert [one for one in parts if one.startswith("pkg:deb/debian/libstdc")]
+    for package in locked.read("runtime"):
+        if package.applies():
+            (digest,) = parts[f"pkg:pypi/{package.name}@{package.version}"]["hashes"]
+            assert digest["alg"] == "SHA-256"
+            assert digest["content"] in package.hashes
+    ours = {
+        part["name"].rpartition("/")[2] for part in document["metadata"]["component"]["components"]
+    }
+    assert ours == {
+        "fabric-prober", "fabric-perf", "libnccl-net-fabric.so", "librccl-net-fabric.so",
+        "libfabric-collectives.so",
+    }  # fmt: skip
+
+
+def test_each_wheel_is_installed_by_its_hash(house):
+    packages = locked.parse((house / "requirements.txt").read_text())
+    hashes = {digest for package in packages for digest in package.hashes}
+    wheels = list(house.glob("*.whl"))
+    assert len(wheels) == sum(package.applies() for package in packages)
+    assert {hashlib.sha256(path.read_bytes()).hexdigest() for path in wheels} <= hashes

@@ -23,6 +23,7 @@ DEVELOPMENT = ["lab", "bench", "tests", "examples"]
 DEBIAN = {"pyverbs": "python3-pyverbs"}
 """Modules of Debian packages."""
 TOOLS = {
+    "jsonschema": ("tests/unit/lab/test_supply_bill.py", "JsonStrictValidator("),
     "mkdocs-material": ("lab/lint.sh", "mkdocs build --strict"),
     "mypy": ("lab/lint.sh", "step 'mypy --strict' mypy"),
     "pytest-asyncio": ("pyproject.toml", "asyncio_mode = "),
@@ -32,8 +33,9 @@ TOOLS = {
     "scikit-build-core": ("pyproject.toml", 'build-backend = "scikit_build_core.build"'),
 }
 
-OWN_VENV = {"torchft": "bench/migrate/peers.py"}
-"""What a bench installs into an environment of its own, because it is what we compare with."""
+OWN_VENV = {"torchft": "torchft"}
+"""What a bench installs into an environment of its own, because it is what we compare with: its
+lock in ``requirements/``."""
 
 
 def names(requirements: Iterable[str]) -> set[str]:
@@ -41,8 +43,12 @@ def names(requirements: Iterable[str]) -> set[str]:
     return {re.split(r"[<>=!~\[; ]", item, maxsplit=1)[0] for item in requirements}
 
 
+MODULES = {"cyclonedx-python-lib": "cyclonedx", "packageurl-python": "packageurl"}
+"""Of distributions whose module has another name."""
+
+
 def module(distribution: str) -> str:
-    return distribution.replace("-", "_")
+    return MODULES.get(distribution, distribution.replace("-", "_"))
 
 
 REQUIRED = names(PROJECT["dependencies"])
@@ -103,7 +109,8 @@ def test_every_import_is_a_dependency():
 
 @pytest.mark.parametrize("peer", OWN_VENV)
 def test_what_we_compare_with_has_a_version(peer):
-    assert re.search(rf'"{peer}[a-z-]*==', (REPO / OWN_VENV[peer]).read_text())
+    lock = (REPO / "requirements" / f"{OWN_VENV[peer]}.txt").read_text()
+    assert re.search(rf"^{peer}[a-z-]*==", lock, re.MULTILINE)
 
 
 @pytest.mark.parametrize("tool", TOOLS)
