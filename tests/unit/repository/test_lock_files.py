@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from lab.supply import locked
+from lab.supply import locked, locking
 from lab.supply.locking import LARGE, LOCKS, arguments
 
 REPO = Path(__file__).resolve().parents[3]
@@ -175,6 +175,35 @@ def test_locks_that_are_installed_together_agree():
     assert {key: found for key, found in files.items() if len(found) > 1} == {}
     (gpu,), (cpu,) = by_name("torch")[LARGE], by_name("torch-cpu")[LARGE]
     assert str(cpu.version) == f"{gpu.version}+cpu"
+
+
+def test_places_of_wheels_are_those_of_pips_settings(monkeypatch):
+    listing = "global.find-links='/a\\n/b'\nglobal.timeout='3'\n:env:.find-links='/c'\n"
+    done = subprocess.CompletedProcess([], 0, listing)
+    monkeypatch.setattr(locking.subprocess, "run", lambda *_, **__: done)
+    assert locking.find_links() == ["/a", "/b", "/c"]
+
+
+def test_a_lock_that_cannot_be_made_stays_and_so_do_later_ones(monkeypatch, tmp_path, capsys):
+    """uv fails at the second one: the first is written, nothing after it is."""
+    for lock in LOCKS:
+        (tmp_path / f"{lock}.txt").write_text("torch==2.0 before\n")
+    for lock in ("lock", "torchft"):
+        (tmp_path / f"{lock}.in").write_text("a==1\n")
+    first, second, *_ = LOCKS
+
+    def uv(argv, cwd, **_):
+        name = argv[argv.index("--output-file") + 1]
+        Path(cwd, name).write_text("after")
+        return subprocess.CompletedProcess(argv, 0 if name == f"{first}.txt" else 3)
+
+    monkeypatch.setattr(locking, "FOLDER", tmp_path)
+    monkeypatch.setattr(locking.subprocess, "run", uv)
+    monkeypatch.setattr("sys.argv", ["lock", "--upgrade"])
+    assert locking.main() == 3
+    assert f"{second}.txt and later ones" in capsys.readouterr().err
+    changed = {path.stem for path in tmp_path.glob("*.txt") if path.read_text() == "after"}
+    assert changed == {first}
 
 
 def test_no_lock_names_a_place():
