@@ -48,6 +48,9 @@ class ElectionRules:
     message grows a tenth of a second older."""
     suspect_ns: int = 400_000_000
     """So old it is lost if another host says that it took over, or all our paths to it failed."""
+    expire_ns: int = 5 * SECOND
+    """One whose newest message is so old, and whose time no bound is known of, is forgotten: nobody
+    can go on with that time. Its successors, if there are any, have stood up long ago."""
     take_over_ns: int = 10 * SECOND
     """A better host takes over from a reference that lives once it has been locked for so long."""
 
@@ -107,6 +110,20 @@ class Election:
         if self._gone and said.id == self._gone[0] and said.mesh_ns <= self._gone[1]:
             return False
         return abs(mesh_ns - said.mesh_ns) <= self.rules.lost_ns
+
+    def expire(self, mesh_ns: int) -> bool:
+        """Forget a reference that is long dead; whether there was such a one.
+
+        Only for a host that cannot go on with its time.
+        """
+        held = self.reference
+        if held is None or self.own is not None:
+            return False
+        if abs(mesh_ns - held.mesh_ns) <= self.rules.expire_ns:
+            return False
+        self.reference = None
+        self.lost += 1
+        return True
 
     def choose(self, messages: Iterable[Reference], mesh_ns: int | None) -> Reference | None:
         """Take the neighbours' messages; returns the new one when another host is followed now."""

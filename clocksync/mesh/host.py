@@ -372,6 +372,9 @@ class MeshHost:
     def _stand(self, now_ns: int) -> None:
         if self.mesh is None or self.mesh_id is None:
             return
+        if self._bounds.known is None and self.election.expire(self.mesh.moved(now_ns).ns):
+            # It said that it gives the time, and never what that is worth: a liar, or it died then.
+            self._join(now_ns)
         fabric = self.fabric(now_ns)
         # Whoever began the mesh may have gone before it said that it gives the time.
         late = now_ns - self._joined_ns >= self.rules.settled_ns
