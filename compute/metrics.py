@@ -29,6 +29,7 @@ from compute.intake import Intake
 from compute.operator_files import MODES
 from fabric_train.messages.documents import PHASES
 from telemetry.http_server import Handler, Reply, Request
+from telemetry.service.shown import escaped
 
 PREFIX = "fabric_compute"
 CYCLE_S = 10.0
@@ -147,7 +148,7 @@ class ComputeMetrics(Collector):
         )
         for job, view in jobs.items():
             for one in view.state.slow_ranks:
-                slow.add_metric([job, str(one.rank), one.host], one.ratio)
+                slow.add_metric([escaped(job), str(one.rank), escaped(one.host)], one.ratio)
         yield slow
 
     def _totals(self) -> Iterator[Metric]:
@@ -257,5 +258,5 @@ def _labelled(
 ) -> Metric:
     metric = family(f"{PREFIX}_{name}", text, labels=[label])
     for value, number in sorted(values.items()):
-        metric.add_metric([value], number)
+        metric.add_metric([escaped(value)], number)
     return metric

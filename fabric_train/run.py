@@ -22,6 +22,7 @@ from fabric_train.host.agent import HostAgent, Options
 from fabric_train.host.job_key import VARIABLE as KEY_FILE
 from fabric_train.host.job_key import KeyFileError, read_key
 from fabric_train.messages import addresses
+from fabric_train.messages.plain_text import say
 from fabric_train.rules import limits
 from fabric_train.rules.coordinator import Coordinator
 from fabric_train.rules.protection import Protection
@@ -55,13 +56,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             agent.on_protected = _Announcer(args.protection).announce
             failure = asyncio.run(_run(agent))
     except (UsageError, KeyFileError, backend.BackendError, limits.LimitError) as error:
-        sys.stderr.write(f"fabric-run: {error}\n")
+        say(f"fabric-run: {error}")
         return 2
     if args.records:
         records = [asdict(record) for record in agent.records]
         args.records.write_text(json.dumps(records, indent=1) + "\n")
     if failure:
-        sys.stderr.write(f"fabric-run: job {args.job} failed: {failure}\n")
+        say(f"fabric-run: job {args.job} failed: {failure}")
     return 1 if failure else 0
 
 
@@ -108,8 +109,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _report(line: str) -> None:
-    # Reasons are other hosts' words: they do not act on a terminal.
-    sys.stderr.write(f"fabric-run: {''.join(one if one.isprintable() else '?' for one in line)}\n")
+    say(f"fabric-run: {line}")
 
 
 class _Announcer:

@@ -55,6 +55,7 @@ from fabricd.views.metrics_endpoint import MetricsEndpoint
 from fabricd.views.services import Services
 from telemetry.events import EventKind
 from telemetry.service import durable, logs
+from telemetry.service.shown import shown
 from telemetry.service.systemd_notify import Notifier, passed_sockets
 from telemetry.timeline import boot_id
 
@@ -397,7 +398,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         loaded = read(options.config)
     except ConfigError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{shown(str(error))}\n")
         return EXIT_CONFIG
     if options.check:
         sys.stdout.write(f"{options.config}: valid\n")
@@ -414,10 +415,10 @@ def main(argv: list[str] | None = None) -> int:
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(run())
     except StartError as error:
-        sys.stderr.write(f"fabricd cannot start: {error}\n")
+        sys.stderr.write(f"fabricd cannot start: {shown(str(error))}\n")
         return EXIT_ERROR
     except RunError as error:
-        sys.stderr.write(f"fabricd failed: {error}\n")
+        sys.stderr.write(f"fabricd failed: {shown(str(error))}\n")
         return EXIT_ERROR
     return 0
 

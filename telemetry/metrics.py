@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from telemetry.link_metrics import LINK_METRICS
 from telemetry.metric_spec import Buckets, Labelled, MetricSpec, Value
 from telemetry.metric_table import HOST_METRICS
+from telemetry.service.shown import escaped
 from telemetry.snapshot import HostSnapshot
 
 OPENMETRICS = "application/openmetrics-text"
@@ -64,7 +65,8 @@ def _family(
         if isinstance(sample, Mapping):
             for key, number in sorted(sample.items()):
                 own = [key] if isinstance(key, str) else list(key)
-                family.add_metric([*values, *own], float(number))
+                # Names of switches and hosts are what others say.
+                family.add_metric([*values, *map(escaped, own)], float(number))
         elif sample is not None and not isinstance(sample, Buckets):
             family.add_metric(values, float(sample))
     return family

@@ -36,6 +36,11 @@ def put(text: str) -> None:
     sys.stdout.write(f"{on_one_line(text)}\n")
 
 
+def put_error(text: str) -> None:
+    """A line on stderr, made harmless as `put` does."""
+    sys.stderr.write(f"{on_one_line(text)}\n")
+
+
 def put_json(data: Any) -> None:  # noqa: ANN401
     """JSON on stdout."""
     sys.stdout.write(f"{json.dumps(data, indent=2)}\n")

@@ -9,7 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
-from compute.cli.base import DEFAULT_CONFIG, ConfigFile, Json, fail, load_config, open_store, put
+from compute.cli.base import (
+    DEFAULT_CONFIG,
+    ConfigFile,
+    Json,
+    fail,
+    load_config,
+    open_store,
+    put,
+    put_error,
+)
 from compute.cli.base import put_json as put_as_json
 from compute.config import Config
 from compute.explain import Operators, explain_job
@@ -57,7 +66,7 @@ def _operators(config: Config) -> Operators:
     except (OSError, ValueError) as error:
         fail(f"{config.drained_path}: {error}")
     if problem:
-        typer.echo(f"the mode file cannot be used, so the mode is observe: {problem}", err=True)
+        put_error(f"the mode file cannot be used, so the mode is observe: {problem}")
     stopped, why = read_stop(Path(config.stop_file))
     maintenance = config.in_maintenance(datetime.now(UTC))
     return Operators(mode, why if stopped else "", drained, maintenance)

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from fabric_train.groups.collectives import FabricGroup
 from fabric_train.messages.link import AgentLink, AgentLostError
+from fabric_train.messages.plain_text import say
 from fabric_train.messages.process import Ending, Failed
 from fabric_train.rules.loop import RuleError
 
@@ -72,6 +73,5 @@ def end_at_once(reason: str) -> NoReturn:
 
     Not by SystemExit: the others wait for this process, and an interpreter takes long to end.
     """
-    sys.stderr.write(f"{reason}\n")
-    sys.stderr.flush()
+    say(reason)
     os._exit(1)

@@ -7,10 +7,10 @@ ends with the rule's text, instead of with recoveries that lead nowhere.
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Collection, Iterator
 
 from fabric_train.messages.link import AgentLink, AgentLostError
+from fabric_train.messages.plain_text import say
 from fabric_train.messages.process import Failed
 from fabric_train.rank.hand_over import HandOver
 from fabric_train.rules.loop import RuleError
@@ -96,8 +96,7 @@ class LoopRules:
 
 def warn_unprotected(text: str) -> None:
     """Say on this process's standard error what a replacement does not get."""
-    sys.stderr.write(f"fabric_train: UNPROTECTED: {text}\n")
-    sys.stderr.flush()
+    say(f"fabric_train: UNPROTECTED: {text}")
 
 
 def in_short(names: Collection[str]) -> str:

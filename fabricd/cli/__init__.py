@@ -220,7 +220,7 @@ def config_check(
         ]
         if not as_json:
             for problem in error.problems:
-                sys.stderr.write(f"{problem}\n")
+                err.print(str(problem), soft_wrap=True)
     if as_json:
         put_json({"file": str(file), "valid": not problems, "problems": problems} | good)
     elif not problems:

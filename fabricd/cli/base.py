@@ -12,6 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from fabricd.cli import client
@@ -37,10 +38,8 @@ class PlainConsole(Console):
         super().__init__(highlight=False, markup=False, emoji=False, **options)
 
     def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 - rich's
-        """As the base class does. A text is one line, whatever is in it."""
-        super().print(
-            *(on_one_line(one) if isinstance(one, str) else one for one in objects), **options
-        )
+        """As the base class does. A text, or a cell of a table, is one line, whatever is in it."""
+        super().print(*map(one_line, objects), **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -48,6 +47,21 @@ class PlainConsole(Console):
         """As the base class does. Escape sequences of its own are no text of segments."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=shown(segment.text))
+
+
+def one_line(printed: Any) -> Any:  # noqa: ANN401 - what rich can print
+    """A text, or each text of a table, without line ends; other things as they are."""
+    if isinstance(printed, str):
+        return on_one_line(printed)
+    if isinstance(printed, Text):
+        line = printed.copy()
+        line.plain = on_one_line(printed.plain)  # As long as before: styles stay.
+        return line
+    if isinstance(printed, Table):
+        printed.title, printed.caption = one_line(printed.title), one_line(printed.caption)
+        for column in printed.columns:
+            column._cells = [one_line(cell) for cell in column._cells]  # noqa: SLF001
+    return printed
 
 
 out = PlainConsole(width=None if sys.stdout.isatty() else 160)
@@ -104,8 +118,14 @@ def why(error: Exception) -> str:
 def fail(text: str) -> NoReturn:
     """Say why and end with status 1."""
     # Several lines are several problems of a file.
-    err.print(Text(f"fabricctl: {text}", style="red"), soft_wrap=True)
+    for line in f"fabricctl: {text}".split("\n"):
+        err.print(Text(line, style="red"), soft_wrap=True)
     raise typer.Exit(1)
+
+
+def put(text: str) -> None:
+    """A line on the standard output; words of others in it cannot act on the terminal."""
+    sys.stdout.write(f"{on_one_line(text)}\n")
 
 
 def put_json(data: Any) -> None:  # noqa: ANN401

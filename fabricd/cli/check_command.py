@@ -6,7 +6,6 @@ is CRITICAL, for which schedulers drain a host.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ import typer
 from typer.core import TyperCommand
 
 from fabricd.cli import client
-from fabricd.cli.base import DEFAULT_SOCKET, Json, Socket, parse_duration, put_json
+from fabricd.cli.base import DEFAULT_SOCKET, Json, Socket, parse_duration, put, put_json
 from fabricd.views import host_check as judging
 
 FailOn = Annotated[
@@ -48,7 +47,7 @@ def _usage_is_unknown() -> Iterator[None]:
         yield
     except _USAGE_ERROR as error:
         error.exit_code = int(judging.Level.UNKNOWN)
-        sys.stdout.write(judging.unknown(f"wrong usage: {error.format_message()}").line() + "\n")
+        put(judging.unknown(f"wrong usage: {error.format_message()}").line())
         raise
 
 
@@ -65,7 +64,7 @@ def check(
     if as_json:
         put_json(verdict.document())
     else:
-        sys.stdout.write(verdict.line() + "\n")
+        put(verdict.line())
     passed = fail_on == "critical" and verdict.level is judging.Level.WARNING
     raise typer.Exit(0 if passed else int(verdict.level))
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fabricd.cli.base import DEFAULT_CONFIG, Json, put_json
+from fabricd.cli.base import DEFAULT_CONFIG, Json, put, put_json
 
 
 def doctor(
@@ -47,7 +46,7 @@ def doctor(
     names = [check.name for check in CHECKS]
     if list_checks:
         for check in CHECKS:
-            sys.stdout.write(f"{check.name:<18} {check.title}\n")
+            put(f"{check.name:<18} {check.title}")
         raise typer.Exit(0)
     for name in only or []:
         if name not in names:
@@ -60,7 +59,7 @@ def doctor(
     else:
         if verbose:
             for line in port_lines(facts):
-                sys.stdout.write(line + "\n")
+                put(line)
         for line in lines(report, verbose=verbose):
-            sys.stdout.write(line + "\n")
+            put(line)
     raise typer.Exit(int(report.level(strict=strict)))

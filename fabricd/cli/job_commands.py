@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.live import Live
 
 from fabricd.cli import client, plugin_env, top
+from fabricd.cli.base import one_line
 from fabricd.config.loader import ConfigError, load
 
 DEFAULT_CONFIG = Path("/etc/fabricd/fabricd.toml")
@@ -59,7 +60,8 @@ def show(
         return
     with Live(console=out, auto_refresh=False) as live:
         for rows, answer in looks:
-            live.update(_view(rows, top.missing(answer), groups=groups), refresh=True)
+            view = _view(rows, top.missing(answer), groups=groups)
+            live.update(one_line(view), refresh=True)
 
 
 def _view(rows: list[top.Row], note: str, *, groups: bool) -> Any:  # noqa: ANN401

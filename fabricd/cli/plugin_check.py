@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from fabricd.cli.base import DEFAULT_CONFIG, Json, out, parse_duration, put_json
+from fabricd.cli.base import DEFAULT_CONFIG, Json, out, parse_duration, put, put_json
 
 Hosts = Annotated[
     str, typer.Option("--hosts", help="h1,h2,…: ask all of them, and compare their answers.")
@@ -47,7 +46,7 @@ def plugin_check(
         answer = _own(library, config)
         judgement = compare.judge({answer.host: answer}, allow_mixed=allow_mixed)
         if as_json:
-            sys.stdout.write(answer.line() + "\n")
+            put(answer.line())
         else:
             _show(judgement)
         raise typer.Exit(int(judgement.level))
@@ -88,11 +87,13 @@ def _show(judgement: Any) -> None:  # noqa: ANN401 - imported where needed
     for cells in _cells(judgement.hosts):
         table.add_row(*(Text(cell) for cell in cells))
     out.print(table)
+    put("")
     for finding in judgement.findings:
-        sys.stdout.write("\n" + "\n".join(finding_lines(finding, DOCS)))
+        for line in finding_lines(finding, DOCS):
+            put(line)
     word = {Level.OK: "these hosts may run a job together", Level.WARNING: "they may, with care",
             Level.CRITICAL: "refused", Level.UNKNOWN: "not all hosts answered"}  # fmt: skip
-    sys.stdout.write(f"\n{judgement.level.name}: {word[judgement.level]}\n")
+    put(f"{judgement.level.name}: {word[judgement.level]}")
 
 
 def _cells(hosts: Any) -> Iterator[tuple[str, ...]]:  # noqa: ANN401 - imported where needed

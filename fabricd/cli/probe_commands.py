@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fabricd.cli.base import fail, out, why
+from fabricd.cli.base import fail, out, put, why
 from fabricd.probes import keys
 from telemetry.service.durable import replace_text
 
@@ -103,8 +103,9 @@ def sniff(
 
 def _show(packet: Any, *, full: bool) -> None:  # noqa: ANN401 - sniffing.Seen
     stamp = time.strftime("%H:%M:%S", time.localtime(packet.time_s))
-    line = f"{stamp}.{int(packet.time_s % 1 * 1e6):06d}  {packet.summary}\n"
-    sys.stdout.write(line + (packet.detail + "\n" if full else ""))
+    put(f"{stamp}.{int(packet.time_s % 1 * 1e6):06d}  {packet.summary}")
+    for line in packet.detail.splitlines() if full else ():
+        put(line)
     sys.stdout.flush()
 
 

@@ -29,6 +29,7 @@ from fabricd.config.tables import Config
 from fabricd.probes.client import host_id
 from fabricd.process import arguments, cpu_affinity
 from telemetry.service import durable, logs
+from telemetry.service.shown import shown
 from telemetry.service.systemd_notify import Notifier
 
 STORE_S = 1.0
@@ -45,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         config = load(options.config, shared_peers=False)
     except ConfigError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{shown(str(error))}\n")
         return EXIT_CONFIG
     logs.setup(style=options.log_format)
     os.umask(0o022)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import MutableMapping
 from typing import Any, TextIO
 
 import structlog
+
+from telemetry.service.shown import shown
 
 # sd-daemon(3): a line may begin with its syslog priority in angle brackets.
 _PRIORITY = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2, "exception": 3}
@@ -33,6 +36,14 @@ def _prefix(_logger: object, name: str, text: str) -> str:
     return f"<{_PRIORITY.get(name, 6)}>{text}"
 
 
+def _harmless(_logger: object, _name: str, row: MutableMapping[str, Any]) -> dict[str, Any]:
+    """No value acts on a terminal, or makes journald hide its line as a blob."""
+    return {
+        key: value if value is None or isinstance(value, bool | int | float) else shown(str(value))
+        for key, value in row.items()
+    }
+
+
 def setup(*, style: str = "auto", level: str = "info") -> None:
     """Configure structlog for the process.
 
@@ -51,6 +62,7 @@ def setup(*, style: str = "auto", level: str = "info") -> None:
     if style == "json":
         processors.append(structlog.processors.JSONRenderer())
     else:
+        processors.append(_harmless)
         order = ["timestamp", "level", "event"]
         processors.append(structlog.processors.LogfmtRenderer(key_order=order, drop_missing=True))
     if journald:

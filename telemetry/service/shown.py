@@ -13,6 +13,17 @@ def shown(text: str) -> str:
     return "".join(one if one.isprintable() or one == "\n" else "?" for one in text)
 
 
+def escaped(text: str) -> str:
+    r"""The same for a label or a key: ``\x1b`` in place of such a character, ``\\`` of ``\``.
+
+    Two texts stay two: one metric with the same labels twice would spoil the whole scrape.
+    """
+    return "".join(
+        one if one.isprintable() and one != "\\" else one.encode("unicode_escape").decode()
+        for one in text
+    )
+
+
 def on_one_line(text: str) -> str:
     """The same, line ends replaced, too."""
     return shown(text).replace("\n", "?")

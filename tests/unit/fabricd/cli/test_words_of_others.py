@@ -5,6 +5,7 @@ import io
 from pathlib import Path
 
 import pytest
+import structlog
 import typer
 from rich.table import Table
 from rich.text import Text
@@ -14,7 +15,10 @@ from fabric_train import run as fabric_run
 from fabricd.cli.base import PlainConsole, fail
 from fabricd.doctor.finding import Finding, Severity
 from fabricd.doctor.report import finding_lines
-from telemetry.service.shown import on_one_line, shown
+from telemetry.metrics import render
+from telemetry.service import logs
+from telemetry.service.shown import escaped, on_one_line, shown
+from telemetry.snapshot import HostSnapshot, Located
 
 REPO = Path(__file__).parents[4]
 HOSTILE = [
@@ -90,6 +94,76 @@ def test_what_is_printable_stays(words):
     assert shown(words).replace("?", "") in words.replace("?", "") or not words.isprintable()
     assert len(shown(words)) == len(on_one_line(words)) == len(words)
     assert "\n" not in on_one_line(words)
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+def test_log_lines_have_them_as_they_are(words, capfd):
+    """Neither a terminal nor journald, which hides a line with such a character as a blob."""
+    before = structlog.get_config()
+    for style in ("logfmt", "json"):
+        logs.setup(style=style)
+        log = structlog.get_logger()
+        log.warning(f"job {words}", reason=words, count=3, hosts=[words], error=ValueError(words))
+        try:
+            raise ValueError(words)
+        except ValueError:
+            log.exception("failed", known=None, fine=True)
+    structlog.configure(**before)
+    said = capfd.readouterr().err
+    assert harmless(said), repr(said)
+    assert said.count("\n") == 4, "a line each"
+    assert "count=3" in said
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+def test_labels_of_metrics_have_them_as_they_are(words):
+    """And two names stay two: one series twice would spoil the whole scrape."""
+    names = (words, words.replace("\x1b", "\x1c").replace("\n", "\r"), f"{words}?", "\\x1b")
+    where = tuple(Located("leaf", name, "both") for name in dict.fromkeys(names))
+    body, _ = render(HostSnapshot("h0", located=where))
+    said = [line for line in body.decode().splitlines() if line.startswith("fabricd_located{")]
+    assert harmless(body.decode())
+    assert len(set(said)) == len(where)
+
+
+def test_escaped_texts_differ_where_their_texts_do():
+    assert escaped("a\x1b[0m\\\u202e") == r"a\x1b[0m\\\u202e"
+    assert len({escaped(one) for one in ("\x1b", "\\x1b", "?", "\\\\x1b")}) == 4
+
+
+RAW = {
+    ("fabricd/daemon.py", "f'{options.config}: valid\\n'"): "the file that root names",
+    (
+        "fabricd/clock/__main__.py",
+        "f'fabric-clock cannot start: {where}: {error.strerror}\\n'",
+    ): "the file that root names",
+    ("fabricd/cli/__init__.py", "text"): "of `plugin env`: lines for a shell, quoted",
+    ("fabricd/predict/child.py", "f'not a request: {error!r}\\n'"): "repr escapes",
+    ("fabric_train/messages/plain_text.py", "f'{line}\\n'"): "the one way out of fabric_train",
+}
+"""What is written as it is, with why it may."""
+HARMLESS = ("shown(", "on_one_line(", "json.dumps(")
+
+
+def raw_writes(file):
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {
+            "sys.stdout.write", "sys.stderr.write", "print", "typer.echo", "typer.secho",
+            "click.echo", "os.write", "sys.stdout.buffer.write",
+        }:  # fmt: skip
+            text = ", ".join(map(ast.unparse, node.args))
+            if not any(way in text for way in HARMLESS):
+                yield text
+
+
+def test_there_is_one_way_out():
+    found = {
+        (str(file.relative_to(REPO)), text)
+        for package in SHIPPED
+        for file in (REPO / package).rglob("*.py")
+        for text in raw_writes(file)
+    }
+    assert found == set(RAW), "write by `put`, `out`, `err`, `say`, or give the reason here"
 
 
 def test_there_is_one_console():
