@@ -142,6 +142,9 @@ def explain(
         str, typer.Argument(metavar="LINK|host|job", help="The interface, or host, or job.")
     ],
     name: Annotated[str | None, typer.Argument(help="After host or job: its name.")] = None,
+    uid: Annotated[
+        int | None, typer.Option(help="Of the job's user, where several have one of that name.")
+    ] = None,
     socket: Socket = DEFAULT_SOCKET,
     as_json: Json = False,
 ) -> None:
@@ -150,7 +153,7 @@ def explain(
         if link == "host":
             training_commands.explain_host(name, socket, as_json=as_json)
         elif link == "job":
-            data = ask(socket, {"op": "explain_job", "job": name})
+            data = ask(socket, {"op": "explain_job", "job": name, "uid": uid})
             put_json(data) if as_json else show_explain.job(out, data)
         else:
             raise typer.BadParameter(f'"{link} {name}"; allowed: LINK, host NAME, or job NAME')

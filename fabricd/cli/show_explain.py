@@ -73,7 +73,9 @@ def explain(console: Console, data: dict[str, Any]) -> None:
 def job(console: Console, data: dict[str, Any]) -> None:
     """One job: whether it moves, whom it waits for, what may hold it up."""
     count = data["processes"]
-    head = f"job {data['job']} on {data['host']}, {count} process{'es' if count != 1 else ''}"
+    whose = "".join(f" of uid {uid}" for uid in data.get("uids", ()))
+    head = f"job {data['job']}{whose} on {data['host']}"
+    head += f", {count} process{'es' if count != 1 else ''}"
     console.print(Text(head, style="bold"))
     if data["stands"]:
         how = f"stands: bytes are under way, and none moved in {data['seconds']:g} s"

@@ -5,6 +5,7 @@ Pure but for the table: it takes the JSON of ``{"op": "jobs"}`` twice.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -25,6 +26,8 @@ class Row:
     job: str
     where: str
     """The rail, or the peer and the direction."""
+    uid: int = 0
+    """Of the job's user: a name may be taken by several."""
     processes: int = 0
     following: int = 0
     """Processes that follow the steer page."""
@@ -75,19 +78,27 @@ def rows(before: Document, after: Document, *, groups: bool = False, job: str = 
     """
     seconds = (after["time_ns"] - before["time_ns"]) / 1e9
     earlier = {_key(process): process for process in before["processes"]}
-    found: dict[tuple[str, str], Row] = {}
+    found: dict[tuple[str, int, str], Row] = {}
     for process in after["processes"]:
         if not process["job"].startswith(job):
             continue
         last = earlier.get(_key(process))
         parts = _groups(process, last) if groups else _rails(process, last)
         for where, now, then in parts:
-            row = found.setdefault((process["job"], where), Row(process["job"], where))
-            row.slow = "" if groups else after.get("slow", {}).get(where, "")
+            name, uid = process["job"], process["uid"]
+            row = found.setdefault((name, uid, where), Row(name, where, uid))
+            row.slow = "" if groups else _slow(after, row)
             row.processes += 1
             row.following += bool(process["following"])
             _add(row, now, then, seconds)
     return [found[key] for key in sorted(found)]
+
+
+def _slow(answer: Document, row: Row) -> str:
+    """Why a rail is slow; one user's claim concerns that user's job alone."""
+    claim = answer.get("slow_claims", {}).get(row.where)
+    own = claim is not None and (claim["uid"], claim["job"]) == (row.uid, row.job)
+    return str(answer.get("slow", {}).get(row.where, claim["text"] if own else ""))
 
 
 _Part = tuple[str, Document, Document | None]
@@ -172,11 +183,13 @@ def table(found: Sequence[Row], *, groups: bool, note: str = "") -> Table:
         shown.add_column(
             name, justify="left" if name in ("job", "peer", "rail") else "right", no_wrap=True
         )
+    users = Counter(job for job, _ in {(row.job, row.uid) for row in found})
     for row in found:
+        whose = f" (uid {row.uid})" if users[row.job] > 1 else ""
         paths = f"{row.live_paths}" + (f" -{row.dead_paths}" if row.dead_paths else "")
         bad = bool(row.dead_paths or row.stall_share or row.retransmit_bytes_s or row.slow)
         shown.add_row(
-            Text(row.job),
+            Text(row.job + whose),
             Text(f"{row.where} SLOW" if row.slow else row.where),
             str(row.processes),
             size(row.tx_bytes_s),

@@ -101,19 +101,27 @@ def explain_host(host: Host, escalation: Escalation, name: str, rows: Sequence[R
     }  # fmt: skip
 
 
-def check_job(name: str, found: Row) -> None:
-    """Whether a job uses the plugin here; ``found``: what ``jobs`` answers.
+def check_job(name: str, found: Row, uid: int | None) -> None:
+    """Whether it is one user's job that uses the plugin here; ``found``: what ``jobs`` answers.
 
     Raises:
-        RequestError: no process of such a job runs here; the text says which do.
+        RequestError: no process of such a job runs here, or those of several users do.
     """
+    uids = {process["uid"] for process in found["processes"] if process["job"] == name}
+    if uid is not None and uid not in uids:
+        raise RequestError(f'no job "{name[:64]}" of uid {uid} uses the plugin on this host')
+    if uid is None and len(uids) > 1:
+        listed = ", ".join(map(str, sorted(uids)[:20]))
+        raise RequestError(
+            f'several users have a job "{name[:64]}": give --uid, one of {listed}'
+        )
     known = sorted({process["job"] for process in found["processes"]})
     if name not in known:
         names = ", ".join(known[:20]) or "none"
         raise RequestError(f'no job "{name[:64]}" uses the plugin on this host; known: {names}')
 
 
-def explain_job(host: Host, name: str, before: Row, after: Row) -> Row:
+def explain_job(host: Host, name: str, before: Row, after: Row, uid: int | None) -> Row:
     """``fabricctl explain job NAME``. ``before``, ``after``: two looks at all jobs."""
     where, me = host.detectors.localization, host.config.host.name
     topology = where.places.topology
@@ -134,9 +142,12 @@ def explain_job(host: Host, name: str, before: Row, after: Row) -> Row:
             for peer in host.config.peers
             for entry in peer.addresses
         },
-        host.detectors.delay.slow_texts(),
+        host.detectors.delay.slow_texts(
+            {process["uid"] for process in after["processes"]
+             if process["job"] == name and uid in (None, process["uid"])}
+        ),
     )  # fmt: skip
-    return dict(stall.explain_job(before, after, name, around))
+    return dict(stall.explain_job(before, after, name, around, uid))
 
 
 def probes(host: Host, name: str) -> Row:

@@ -135,7 +135,8 @@ class Requests:
             found = await self._host.jobs.live()
         except TimeoutError:
             raise RequestError("the stats directory does not answer") from None
-        return found | {"slow": self._host.detectors.delay.slow_texts()}
+        delay = self._host.detectors.delay
+        return found | {"slow": delay.slow_texts(), "slow_claims": delay.slow_claims()}
 
     async def explain(self, request: Document, _caller: Caller) -> Any:  # noqa: ANN401
         """All that is known of a link, and the rule that decided."""
@@ -186,10 +187,14 @@ class Requests:
     async def explain_job(self, request: Document, _caller: Caller) -> Any:  # noqa: ANN401
         """Whether a job that uses the plugin moves bytes now, and what may hold it up."""
         name = _text(request, "job")
+        uid = request.get("uid")
+        if uid is not None and (isinstance(uid, bool) or not isinstance(uid, int)):
+            raise RequestError("uid must be an integer")
         before = await self.jobs({}, _caller)
-        job_requests.check_job(name, before)
+        job_requests.check_job(name, before, uid)
         await asyncio.sleep(job_requests.LOOK_S)
-        return job_requests.explain_job(self._host, name, before, await self.jobs({}, _caller))
+        after = await self.jobs({}, _caller)
+        return job_requests.explain_job(self._host, name, before, after, uid)
 
     async def promote(self, request: Document, caller: Caller) -> Any:  # noqa: ANN401
         """Raise or lower the mode of the host or of a group."""

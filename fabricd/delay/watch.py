@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from fabricd.delay.condition import Condition, ConditionRules, LinkCondition, Seen, Told
@@ -86,12 +87,17 @@ class DelayWatch:
         claim = self._claims.get(netdev)
         return claim.uid if claim else None
 
-    def slow_texts(self) -> dict[str, str]:
-        """Rails that jobs call slow, with why; a mere claim names its user."""
+    def slow_texts(self, uids: Collection[int] = ()) -> dict[str, str]:
+        """Rails that jobs call slow, with why; of mere claims those of these users."""
         return {
             netdev: _claim_text(claims[0]) if netdev in self._claims else claims[0].text
             for netdev, claims in self.rails.slow().items()
+            if netdev not in self._claims or claims[0].uid in uids
         }
+
+    def slow_claims(self) -> dict[str, dict[str, JsonScalar]]:
+        """Rails that one user's job alone calls slow: whose, and why."""
+        return {netdev: asdict(claim) for netdev, claim in self._claims.items()}
 
     def queued_ns(self) -> dict[int, int]:
         """Paths on which a queue stands, for the loss test: full queues drop packets, too."""

@@ -54,7 +54,9 @@ class Surroundings:
     slow: Mapping[str, str] | None = None
 
 
-def explain_job(before: Document, after: Document, job: str, around: Surroundings) -> Document:
+def explain_job(
+    before: Document, after: Document, job: str, around: Surroundings, uid: int | None = None
+) -> Document:
     """What ``fabricctl explain job`` answers.
 
     Args:
@@ -62,6 +64,7 @@ def explain_job(before: Document, after: Document, job: str, around: Surrounding
         after: the same a moment later.
         job: its name, whole.
         around: what else is known.
+        uid: of its user, where others have a job of that name; None: whoever has it.
 
     Returns:
         ``processes`` of it here; ``seconds`` between the looks; ``bytes_s`` moved; ``stands``:
@@ -72,7 +75,10 @@ def explain_job(before: Document, after: Document, job: str, around: Surrounding
     """
     seconds = max(1e-9, (after["time_ns"] - before["time_ns"]) / 1e9)
     earlier = {_key(process): process for process in before["processes"]}
-    processes = [process for process in after["processes"] if process["job"] == job]
+    processes = [
+        process for process in after["processes"]
+        if process["job"] == job and uid in (None, process["uid"])
+    ]  # fmt: skip
     moved = stalled = in_flight = 0
     hosts: set[str] = set()
     netdevs: set[str] = set()
@@ -98,6 +104,7 @@ def explain_job(before: Document, after: Document, job: str, around: Surrounding
         causes = [_process(peer) for peer in sorted(waits)]
     return {
         "job": job,
+        "uids": sorted({process["uid"] for process in processes}),
         "host": around.host,
         "processes": len(processes),
         "seconds": round(seconds, 2),

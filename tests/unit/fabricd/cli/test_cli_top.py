@@ -43,6 +43,25 @@ def rail(netdev="rail0", **values):
     return {"netdev": netdev, **counters(**values)}
 
 
+def test_a_name_that_two_users_have_is_two_jobs():
+    before = look(10, *(process(pid=uid, rails=[rail()]) | {"uid": uid} for uid in (1001, 1002)))
+    after = look(
+        11,
+        process(pid=1001, rails=[rail(tx_bytes=GB)]) | {"uid": 1001},
+        process(pid=1002, rails=[rail(tx_bytes=7 * GB, dead_paths=3)]) | {"uid": 1002},
+        process(job="other", pid=9, rails=[rail()]),
+    )
+    after["slow_claims"] = {"rail0": {"uid": 1002, "job": "train", "text": "takes 3 ms"}}
+    found = {(row.job, row.uid): row for row in top.rows(before, after)}
+    assert found["train", 1001].tx_bytes_s == GB
+    assert found["train", 1001].dead_paths == 0
+    assert (found["train", 1001].slow, found["train", 1002].slow) == ("", "takes 3 ms")
+    file = io.StringIO()
+    Console(file=file, width=200).print(top.table(list(found.values()), groups=False))
+    jobs = [line.split("  ")[0].strip() for line in file.getvalue().splitlines()[1:]]
+    assert sorted(jobs) == ["other", "train (uid 1001)", "train (uid 1002)"]
+
+
 def test_rates_are_the_difference_over_the_time_summed_over_a_jobs_processes():
     before = look(
         10,

@@ -25,7 +25,7 @@ VALUES = st.recursive(
     max_leaves=3,
 )  # fmt: skip
 KEYS = ["link", "target", "name", "on", "seconds", "reason", "mode", "group", "since_ns",
-        "until_ns", "kind", "limit"]  # fmt: skip
+        "until_ns", "kind", "limit", "job", "uid"]  # fmt: skip
 
 
 @pytest.fixture

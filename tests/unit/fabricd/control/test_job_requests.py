@@ -60,6 +60,17 @@ async def test_without_a_broker_each_says_so(host, tmp_path):
             await handlers[op](asked, Caller(1, 0))
 
 
+async def test_a_name_of_several_users_is_one_users_by_its_uid():
+    of = [{"job": "gpt", "uid": uid} for uid in (1001, 1002, 1002)]
+    found = {"processes": [*of, {"job": "one", "uid": 7}]}
+    job_requests.check_job("one", found, None)
+    job_requests.check_job("gpt", found, 1002)
+    with pytest.raises(RequestError, match="give --uid, one of 1001, 1002"):
+        job_requests.check_job("gpt", found, None)
+    with pytest.raises(RequestError, match='no job "gpt" of uid 7'):
+        job_requests.check_job("gpt", found, 7)
+
+
 async def test_jobs_of_both_sides(joined):
     gpt, new = job_requests.jobs(*joined)["jobs"]
     assert (gpt["job"], gpt["here"], gpt["fenced"]) == ("gpt", "connected", ["h2"])

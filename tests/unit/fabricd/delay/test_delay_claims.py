@@ -55,7 +55,9 @@ def test_a_single_users_job_makes_no_rail_slow_and_is_told_as_its_claim():
     assert row.data == {"condition": "slow_claimed", "uid": MALLORY, "job": "evil"}
     assert row.reason.startswith("slow by the claim of job evil of uid 1002 alone: messages take ")
     assert level(row) == "info"
-    assert "claim of job evil of uid 1002" in host.watch.slow_texts()["rail1"]
+    assert host.watch.slow_texts([ALICE]) == {}, "no reason in another user's job"
+    assert "claim of job evil of uid 1002" in host.watch.slow_texts([MALLORY])["rail1"]
+    assert host.watch.slow_claims()["rail1"]["uid"] == MALLORY
     host.run(Job(uid=MALLORY, name="evil"), latency=40)
     assert host.watch.claim_uid("rail1") is None
 

@@ -72,6 +72,8 @@ def test_a_job_that_moves():
 
 def test_a_job_that_stands_waits_for_a_process_where_nothing_is_at_fault():
     told = explain_job(*STANDING, "gpt", around())
+    assert told["uids"] == [0]
+    assert explain_job(*STANDING, "gpt", around(), 1002)["processes"] == 0, "another user's"
     assert (told["stands"], told["stalled_s"], told["seconds"]) == (True, 0.9, 1.5)
     assert told["waits_for"] == ["h1"]
     assert causes(told) == [("process", "h1")]
