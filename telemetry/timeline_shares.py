@@ -63,5 +63,6 @@ def over_share(counts: Mapping[str, int]) -> str | None:
     """
     total = sum(counts.values())
     excess = {kind: n - _OF_KIND.get(kind, 0.0) * total for kind, n in counts.items() if n}
-    over = {kind for kind, rows in excess.items() if rows >= 0}
+    # One has its share or more, but for the last digit of a sum.
+    over = {kind for kind, rows in excess.items() if rows >= 0} or set(excess)
     return max(over - _STATES or over, key=lambda kind: (excess[kind], kind), default=None)

@@ -112,9 +112,7 @@ def check_job(name: str, found: Row, uid: int | None) -> None:
         raise RequestError(f'no job "{name[:64]}" of uid {uid} uses the plugin on this host')
     if uid is None and len(uids) > 1:
         listed = ", ".join(map(str, sorted(uids)[:20]))
-        raise RequestError(
-            f'several users have a job "{name[:64]}": give --uid, one of {listed}'
-        )
+        raise RequestError(f'several users have a job "{name[:64]}": give --uid, one of {listed}')
     known = sorted({process["job"] for process in found["processes"]})
     if name not in known:
         names = ", ".join(known[:20]) or "none"

@@ -174,7 +174,11 @@ class ControlServer:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        caller = caller_of(writer.get_extra_info("socket"))
+        try:
+            caller = caller_of(writer.get_extra_info("socket"))
+        except OSError:  # It is gone already.
+            writer.close()
+            return
         rank = standing(self.access, caller)
         if why := self._places.full(rank, caller.uid):
             await self._turn_away(reader, writer, why)
