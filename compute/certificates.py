@@ -1,7 +1,8 @@
 """Certificates of a site's broker: one authority, server and clients (X.509, ECDSA P-256).
 
 A client's common name is its user name at the broker, by which the access list goes. So a name is
-given to one role only, and ``issued.json`` remembers to which.
+given to one role only, and ``issued.json`` remembers to which. Clients' keys are handed out and not
+kept, or never seen here at all: a client may send a request for its certificate (CSR, RFC 2986).
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from telemetry.messages.topics import DEFAULT_PREFIX
 from telemetry.service import durable
 
 Role = Literal["host", "compute", "operator", "events", "probe"]
@@ -38,6 +41,37 @@ class CertificateError(Exception):
     """Nothing was issued. The text says why."""
 
 
+PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey | ed25519.Ed25519PublicKey
+RSA_BITS = 2048
+"""Of a client's own key, at least."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A certificate that was issued, as PEM; ``key`` is "" where the client has it."""
+
+    name: str
+    certificate: str
+    key: str
+
+    def write(self, directory: Path) -> tuple[Path, Path | None]:
+        """Write ``NAME.pem`` and ``NAME.key`` (0600); returns where they are."""
+        certificate, key = directory / f"{self.name}.pem", directory / f"{self.name}.key"
+        if self.key:
+            durable.replace_text(key, self.key, 0o600)
+        durable.replace_text(certificate, self.certificate)
+        return certificate, key if self.key else None
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the broker's files are made of, besides certificates."""
+
+    names: tuple[str, ...] = ()
+    """Names and addresses of the broker."""
+    prefix: str = DEFAULT_PREFIX
+
+
 @dataclass(frozen=True)
 class Issued:
     """A certificate of this authority. ``serial``: hexadecimal."""
@@ -49,9 +83,9 @@ class Issued:
 
 
 class Authority:
-    """The authority whose files lie in ``directory``.
+    """The authority whose files lie in ``directory``, which the broker's user cannot read.
 
-    ``ca.pem`` and ``crl.pem`` are for everybody. ``ca.key`` (0600) never leaves the directory.
+    ``ca.pem`` and ``crl.pem`` are for everybody, by copies. ``ca.key`` never leaves the directory.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -60,6 +94,8 @@ class Authority:
         self.certificate_file = directory / "ca.pem"
         self.revocations_file = directory / "crl.pem"
         self._issued_file = directory / "issued.json"
+        self._site_file = directory / "site.json"
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         key_file = directory / "ca.key"
         if not key_file.exists():
             key = ec.generate_private_key(ec.SECP256R1())
@@ -80,33 +116,56 @@ class Authority:
         except (ValueError, TypeError) as error:
             raise CertificateError(f"{self._issued_file}: {error}") from None
 
-    def server(self, names: Sequence[str]) -> tuple[Path, Path]:
+    @property
+    def site(self) -> Site:
+        """As ``remember`` had it last. Raises ``CertificateError``: the file makes no sense."""
+        try:
+            content = durable.read(self._site_file, MAX_BYTES)
+            row = json.loads(content) if content is not None else {}
+            return Site(
+                tuple(map(str, row.get("names", ()))), str(row.get("prefix", DEFAULT_PREFIX))
+            )
+        except (ValueError, TypeError, AttributeError) as error:
+            raise CertificateError(f"{self._site_file}: {error}") from None
+
+    def remember(self, site: Site) -> None:
+        """Have the next ``site`` be this one."""
+        durable.replace_text(self._site_file, json.dumps(site.__dict__, indent=1) + "\n", 0o600)
+
+    def server(self, names: Sequence[str]) -> Pair:
         """Certificate and key of the broker, for these DNS names and IP addresses.
 
         Made anew each time: a change of names needs no other step.
         """
         if not names:
             raise CertificateError("a server needs a name or an address")
-        certificate, key = self.directory / "server.pem", self.directory / "server.key"
-        self._make(names[0][:64], certificate, key, SERVER_DAYS, server_names=names)
-        return certificate, key
+        key = ec.generate_private_key(ec.SECP256R1())
+        made = self._make(names[0][:64], key.public_key(), SERVER_DAYS, server_names=names)
+        return Pair("server", _pem(made), _key_pem(key))
 
-    def client(self, name: str, role: Role) -> tuple[Path, Path]:
-        """Certificate and key of a client; a new pair replaces the old one's files.
+    def client(self, name: str, role: Role, request: bytes | None = None) -> Pair:
+        """A certificate of a client, with a key that is kept nowhere else.
+
+        Args:
+            name: of the client.
+            role: what it may do.
+            request: a CSR as PEM, for the client's own key.
 
         Raises:
-            CertificateError: no name of a client, or the name has another role.
+            CertificateError: no name of a client, the name has another role, or no such request.
         """
         self._check(name, role)
-        where = self.directory / "clients"
-        where.mkdir(mode=0o700, exist_ok=True)
-        certificate, key = where / f"{name}.pem", where / f"{name}.key"
-        serial = self._make(name, certificate, key, CLIENT_DAYS)
-        self._save([*self.issued, Issued(name, role, f"{serial:x}")])
-        return certificate, key
+        if request is not None:
+            public, key_text = _requested(request, name), ""
+        else:
+            key = ec.generate_private_key(ec.SECP256R1())
+            public, key_text = key.public_key(), _key_pem(key)
+        made = self._make(name, public, CLIENT_DAYS)
+        self._save([*self.issued, Issued(name, role, f"{made.serial_number:x}")])
+        return Pair(name, _pem(made), key_text)
 
-    def compute(self, name: str) -> list[tuple[str, Path, Path]]:
-        """Name, certificate and key of each connection of a fabric-compute, the main one first.
+    def compute(self, name: str) -> list[Pair]:
+        """A certificate for each connection of a fabric-compute, the main one first.
 
         Raises ``CertificateError``, as ``client``, and where nothing was issued then.
         """
@@ -114,7 +173,7 @@ class Authority:
         names += [(f"{name}.{purpose}", purpose) for purpose in FURTHER]
         for one, role in names:
             self._check(one, role)
-        return [(one, *self.client(one, role)) for one, role in names]
+        return [self.client(one, role) for one, role in names]
 
     def revoke(self, name: str) -> int:
         """Revoke all certificates of a client; returns how many. The broker reads ``crl.pem``.
@@ -149,15 +208,13 @@ class Authority:
     def _make(
         self,
         name: str,
-        certificate_file: Path,
-        key_file: Path,
+        key: PublicKey,
         days: int,
         *,
         server_names: Sequence[str] = (),
-    ) -> int:
-        key = ec.generate_private_key(ec.SECP256R1())
+    ) -> x509.Certificate:
         usage = ExtendedKeyUsageOID.SERVER_AUTH if server_names else ExtendedKeyUsageOID.CLIENT_AUTH
-        builder = _builder(name, self._certificate.subject, key.public_key(), days)
+        builder = _builder(name, self._certificate.subject, key, days)
         builder = (
             builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
@@ -170,10 +227,7 @@ class Authority:
         if server_names:
             alternatives = x509.SubjectAlternativeName([_general(one) for one in server_names])
             builder = builder.add_extension(alternatives, critical=False)
-        certificate = builder.sign(self._key, hashes.SHA256())
-        durable.replace_text(key_file, _key_pem(key), 0o600)
-        durable.replace_text(certificate_file, _pem(certificate))
-        return certificate.serial_number
+        return builder.sign(self._key, hashes.SHA256())
 
     def _check(self, name: str, role: Role) -> None:
         """Raises ``CertificateError``: no name of a client, or the name has another role."""
@@ -206,9 +260,7 @@ class Authority:
         durable.replace_text(self.revocations_file, text)
 
 
-def _builder(
-    name: str, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
-) -> x509.CertificateBuilder:
+def _builder(name: str, issuer: x509.Name, key: PublicKey, days: int) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -256,6 +308,26 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> str:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     ).decode()
+
+
+def _requested(request: bytes, name: str) -> PublicKey:
+    """The key for which a certificate of ``name`` is asked. Raises ``CertificateError``."""
+    try:
+        asked = x509.load_pem_x509_csr(request)
+        valid = asked.is_signature_valid
+        key = asked.public_key()
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise CertificateError(f"no request for a certificate (PEM): {error}") from None
+    names = [str(one.value) for one in asked.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    if not valid or names != [name]:
+        raise CertificateError(
+            f"the request is of {names}, not of {name}, or not signed by its key"
+        )
+    if isinstance(key, rsa.RSAPublicKey) and key.key_size < RSA_BITS:
+        raise CertificateError(f"an RSA key of {key.key_size} bits, at least {RSA_BITS}")
+    if not isinstance(key, PublicKey):
+        raise CertificateError("a key that is none of EC, RSA, Ed25519")
+    return key
 
 
 def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:

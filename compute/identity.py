@@ -68,8 +68,8 @@ class IdentityProbe:
         """Until cancelled."""
         if self._settings.cert_file is not None and beside(self._settings, EVENTS) is None:
             self._log.warning(
-                "events share the certificate of this fabric-compute: fabric-compute broker "
-                "--compute NAME issues one for them; bring it beside the other",
+                "events share the certificate of this fabric-compute: fabric-compute certificates "
+                "issue NAME --role compute makes one for them; bring it beside the other",
                 cert_file=str(self._settings.cert_file),
             )
         while True:

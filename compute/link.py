@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from compute.intake import Intake, RefusedError
+from compute.quota import Clearing
 from telemetry.broker.client import BrokerClient
 from telemetry.broker.interface import MessageFactory, NotConnectedError
 from telemetry.broker.limits import PacketTooLargeError
@@ -45,6 +46,7 @@ class ComputeLink:
         syncs: times that it became so.
         ordered: host → the order of ours that the broker holds, as it said or acknowledged.
         viewed: hosts for which the broker holds a view of ours, as it said.
+        clearing: of what hosts keep at the broker beyond their shares.
         head: the newest signed head of our ledger that the broker holds; None: none is known.
     """
 
@@ -65,6 +67,7 @@ class ComputeLink:
         self.prefix = settings.prefix
         self._status = Topic(Kind.COMPUTE_STATUS, name)
         self._name, self._factory, self._intake, self._news = name, factory, intake, news
+        self.clearing = Clearing(settings.prefix, self._clear, time.monotonic)
         self._log = structlog.get_logger()
         self._logged: dict[tuple[str, str], float] = {}
         self._marker = 0
@@ -83,7 +86,11 @@ class ComputeLink:
         self.client = BrokerClient(
             settings, client_id=f"fabric-compute.{name}", factory=factory, status=self._status,
             subscriptions=filters, receiver=self, not_taken=self._not_taken,
+            admits=self.clearing.admits,
         )  # fmt: skip
+
+    async def _clear(self, names: Sequence[str]) -> None:
+        await self.client.clear(names)
 
     def publish_head(self, head: LedgerHead) -> None:
         """Retain the newest signed head of the ledger."""
@@ -184,6 +191,8 @@ class ComputeLink:
             self._sync_task.cancel()
             self._sync_task = None
         was, self.complete = self.complete, False
+        if not connected:
+            self.clearing.reset()
         if connected:
             self._intake.connected()
             self.ordered.clear()

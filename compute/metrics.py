@@ -75,6 +75,7 @@ class Figures:
     ids_bound: bool | None = None
     reserve: bool = False
     events_left_out: int = 0
+    cleared: Mapping[str, int] = field(default_factory=dict)
 
 
 class ComputeMetrics(Collector):
@@ -186,6 +187,11 @@ class ComputeMetrics(Collector):
         yield _labelled(
             CounterMetricFamily, "refused_messages", "Messages that were refused.", "reason",
             self._intake.refused,
+        )  # fmt: skip
+        yield _labelled(
+            CounterMetricFamily, "cleared_documents",
+            "Retained documents beyond a host's share that were cleared at the broker.", "host",
+            figures.cleared,
         )  # fmt: skip
         yield _labelled(
             CounterMetricFamily, "exec_runs", "Runs of the site's command.", "result",

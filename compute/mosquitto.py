@@ -3,8 +3,9 @@
 A host writes the five kinds of topics below its own name. It reads its own orders, and the states
 of the jobs in which it has a part. It reads of other hosts only who they are and whether they are
 there. A fabric-compute writes its own topics only, an operator the stop topic. Everything else is
-refused, and everything that anonymous clients ask for. A client's id is its certificate's name,
-whatever it claims: nobody takes the connection of another.
+refused, and everything that anonymous clients ask for. One exception: a fabric-compute writes jobs'
+documents of hosts, to clear those that are beyond a host's share (`compute.quota`). A client's id
+is its certificate's name, whatever it claims: nobody takes the connection of another.
 """
 
 from __future__ import annotations
@@ -20,6 +21,12 @@ PACKET_BYTES = MAX_BYTES + 65_536
 """A message, its topic and properties."""
 QUEUED = 100_000
 """Messages for one client: a fabric-compute gets all retained ones of 2,000 hosts at once."""
+QUEUED_BYTES = 128 << 20
+"""The same in bytes, of what is to be acknowledged."""
+MEMORY_MIB = 1024
+"""Of messages, sessions and queues. TLS and the allocator need as much again at 2,000 clients: so
+``MemoryMax`` of the unit is twice as much. Past it the broker ends the connection that asks for
+more, which is the one that floods; past ``MemoryMax`` the kernel would end the broker."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +57,9 @@ class BrokerFiles:
 
 
 def configuration(
-    files: BrokerFiles, address: str, port: int, *, certificate: Path, key: Path, user: str = ""
-) -> str:
+    files: BrokerFiles, address: str, port: int, *, certificate: Path, key: Path, user: str = "",
+    memory_mib: int = MEMORY_MIB,
+) -> str:  # fmt: skip
     """The text of ``mosquitto.conf``. ``user``: whom a broker that root starts becomes."""
     where = files.directory
     lines = [
@@ -69,7 +77,10 @@ def configuration(
         f"acl_file {files.access}",
         "max_connections 10000",
         f"max_packet_size {PACKET_BYTES}",
+        f"message_size_limit {MAX_BYTES}",
+        f"memory_limit {memory_mib << 20}",
         f"max_queued_messages {QUEUED}",
+        f"max_queued_bytes {QUEUED_BYTES}",
         "max_inflight_messages 20",
         "max_keepalive 600",
         "persistent_client_expiration 14d",
@@ -129,6 +140,7 @@ def access_list(
             f"user {name}",
             f"topic deny {prefix}/host/{name}/#",
             f"topic readwrite {prefix}/compute/{name}/#",
+            f"topic write {prefix}/host/+/job/+",
             f"topic read {prefix}/host/#",
         ]
     for name in operators:

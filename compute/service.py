@@ -143,7 +143,8 @@ class Service:
         work: list[Coroutine[Any, Any, None]] = [
             self._link.client.run(), self._events_link.client.run(), self._cycles(),
             self._watch_files(), self._sign_heads(), self._serve_http(), self._publish_views(),
-            self._identity.run(), *(engine.run() for engine in self.engines),
+            self._identity.run(), self._link.clearing.run(),
+            *(engine.run() for engine in self.engines),
         ]  # fmt: skip
         tasks = [asyncio.create_task(one) for one in work]
         stopping = asyncio.create_task(stop.wait())
@@ -189,6 +190,7 @@ class Service:
             self.figures.reserve = self._store.reserve.held
             self.figures.superseded = self._link.client.superseded
             self.figures.oversize_bytes = self._link.client.oversize_bytes
+            self.figures.cleared = self._link.clearing.cleared
             self.figures.ledger_entries = self._store.last.number if self._store.last else 0
             self.figures.cycle_at = time.monotonic()
             self._notifier.watchdog()

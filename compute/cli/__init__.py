@@ -9,6 +9,7 @@ import typer
 
 from compute.cli import (
     broker_command,
+    certificate_commands,
     explain_command,
     ledger_commands,
     operate_commands,
@@ -46,7 +47,10 @@ app.command(epilog='Example: fabric-compute stop --reason "switch work"')(operat
 app.command(epilog="Example: fabric-compute resume")(operate_commands.resume)
 app.command(epilog="Example: fabric-compute jobs --json")(read_commands.jobs)
 app.command(epilog="Example: fabric-compute explain gpu-07")(explain_command.explain)
-app.command(epilog="Example: fabric-compute broker --host gpu-01")(broker_command.broker)
+app.command(epilog="Example: fabric-compute broker --name broker.example.org")(
+    broker_command.broker
+)
+app.add_typer(certificate_commands.app, name="certificates")
 app.add_typer(ledger_commands.app, name="ledger")
 app.add_typer(ledger_commands.slo_app, name="slo")
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import math
 import random
@@ -24,10 +23,11 @@ import aiomqtt
 from aiomqtt.client import Properties  # type: ignore[attr-defined]  # paho's, which it takes
 
 from telemetry.broker.backoff import FullJitter
+from telemetry.broker.ending import discard, disconnect, is_absent, reason_of
 from telemetry.broker.inbox import Inbox
 from telemetry.broker.interface import MessageFactory, NotConnectedError, Receiver
 from telemetry.broker.latest import Data, LatestStates
-from telemetry.broker.library_hooks import end_is_known, hook, refused_connection, retrieved
+from telemetry.broker.library_hooks import end_is_known, hook, refused_connection
 from telemetry.broker.limits import (
     BrokerLimits,
     PacketSizes,
@@ -36,7 +36,7 @@ from telemetry.broker.limits import (
     subscribe_bytes,
 )
 from telemetry.broker.settings import BrokerSettings, BrokerSettingsError, plain_address
-from telemetry.broker.socket_hooks import SocketHooks, closed_by_broker
+from telemetry.broker.socket_hooks import SocketHooks
 from telemetry.broker.tls import tls_context
 from telemetry.messages import topics
 from telemetry.messages.envelope import MAX_BYTES, BadMessageError, decode, encode
@@ -52,7 +52,6 @@ STATES_IN_FLIGHT = 8
 """With the callers' events under what brokers allow by default: mosquitto 20 in flight."""
 URGENT = frozenset({topics.Kind.HOST_OBSERVATIONS, topics.Kind.STOP})
 """Handled before others: what is said of lost hosts, and that nothing may be done."""
-ABSENT = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH})
 STABLE_S = 5.0
 """A connection that lasted so long did not fail: the next attempt comes soon."""
 SESSION_S = 7 * 86_400
@@ -88,6 +87,7 @@ class BrokerClient:
         receiver: Receiver,
         persistent: bool = False,
         not_taken: Callable[[Topic, str], None] | None = None,
+        admits: Callable[[str, int], bool] | None = None,
     ) -> None:
         """Prepare; ``run`` connects.
 
@@ -102,6 +102,8 @@ class BrokerClient:
                 after ``received`` returned: at least once, also over our ``kill -9``.
             not_taken: is called with a message of ours that the broker does not take, and why,
                 once for each topic until the reason changes; None: ``receiver.refused`` is.
+            admits: is asked of each message that comes, by topic and size in bytes, before any
+                memory is spent on it; False drops it. Not with ``persistent``.
         """
         self.settings = settings
         self.connected = False
@@ -120,7 +122,7 @@ class BrokerClient:
         )
         self._client_id, self._factory, self._status = client_id, factory, status
         self._subscriptions = list(subscriptions)
-        self._receiver, self._persistent = receiver, persistent
+        self._receiver, self._persistent, self._admits = receiver, persistent, admits
         self._backoff = FullJitter(random.SystemRandom().random)
         self._attempt = 0
         self._goodbye_said = False
@@ -152,6 +154,21 @@ class BrokerClient:
         if client is None or not self.connected:
             raise NotConnectedError("not connected")
         await self._publish(client, topic, payload)
+
+    async def clear(self, names: Sequence[str]) -> None:
+        """Take retained messages of others away, by topics, which may be malformed.
+
+        Raises:
+            NotConnectedError: not connected, or no longer.
+        """
+        client = self._client
+        if client is None or not self.connected:
+            raise NotConnectedError("not connected")
+        try:
+            for name in names:
+                await client.publish(name, b"", 0, retain=True)
+        except aiomqtt.MqttError as error:
+            raise NotConnectedError(str(error)) from None
 
     async def assert_online(self) -> None:
         """Publish the birth again: somebody else's message stands on our status topic.
@@ -196,9 +213,9 @@ class BrokerClient:
                     reason = await self._serve(client, inbox, birth)
                 finally:
                     self._end_connection()
-                    await _disconnect(client, politely=self._goodbye_said)
+                    await disconnect(client, politely=self._goodbye_said)
             except (aiomqtt.MqttError, BrokerSettingsError, NotConnectedError, OSError) as error:
-                reason, absent = _reason(error), _is_absent(error)
+                reason, absent = reason_of(error), is_absent(error)
             self._receiver.connection_changed(connected=False, reason=reason)
             if began is not None and time.monotonic() - began >= STABLE_S:
                 self._backoff.succeeded()
@@ -218,7 +235,7 @@ class BrokerClient:
             birth = encode(factory.make(status, {"online": True, "intended": False}))
             payload = encode(factory.make(status, {"online": False, "intended": False}))
             will = aiomqtt.Will(status.text(settings.prefix), payload, 1, retain=True)
-        inbox = Inbox(self._keeps_newest, self._is_urgent)
+        inbox = Inbox(self._keeps_newest, self._is_urgent, self._admits)
         five = self._five
         version: dict[str, Any] = {"clean_session": not self._persistent}
         if five:
@@ -250,7 +267,7 @@ class BrokerClient:
                 raise BrokerSettingsError(self.limits.unusable)
         except BaseException as error:
             # The thread that connects cannot be stopped: what it opens is closed when it returns.
-            entering.add_done_callback(lambda ended: _discard(client, ended))
+            entering.add_done_callback(lambda ended: discard(client, ended))
             if why := refused_connection(error):
                 raise BrokerSettingsError(why) from None
             raise
@@ -459,35 +476,3 @@ class BrokerClient:
             raise NotConnectedError(str(error)) from None
         finally:
             work.cancel()
-
-
-async def _disconnect(client: aiomqtt.Client, *, politely: bool) -> None:
-    """End a connection; ``politely`` with DISCONNECT, so that the broker drops the last will."""
-    if politely:
-        with contextlib.suppress(aiomqtt.MqttError, OSError):
-            async with closed_by_broker(client):
-                await client.__aexit__(None, None, None)
-    _close(client)
-
-
-def _discard(client: aiomqtt.Client, entering: asyncio.Future[Any]) -> None:
-    retrieved(entering)
-    _close(client)
-
-
-def _close(client: aiomqtt.Client) -> None:
-    """Close the socket of a connection that failed: aiomqtt leaves it open."""
-    client._client._sock_close()  # noqa: SLF001
-
-
-def _is_absent(error: BaseException) -> bool:
-    """No broker is at that address: not one that is slow."""
-    inner = error.__context__ if isinstance(error, aiomqtt.MqttError) else error
-    return isinstance(inner, OSError) and inner.errno in ABSENT
-
-
-def _reason(error: BaseException) -> str:
-    text = str(error) or type(error).__name__
-    if isinstance(error, aiomqtt.MqttError) and isinstance(error.__cause__, Exception):
-        text = f"{text}: {error.__cause__}"
-    return text[:300]

@@ -24,6 +24,7 @@ class Inbox(asyncio.Queue[aiomqtt.Message]):
 
     ``keeps_newest``: whether of a topic, by name, only the newest message matters.
     ``is_urgent``: whether, besides, messages of that topic are handled before others.
+    ``admits``: whether a message of that topic and size in bytes is taken at all; None: all are.
     ``superseded``: messages that newer ones replaced; the broker still waits for their
     acknowledgement.
     """
@@ -32,8 +33,9 @@ class Inbox(asyncio.Queue[aiomqtt.Message]):
         self,
         keeps_newest: Callable[[str], bool],
         is_urgent: Callable[[str], bool] = lambda _: False,
+        admits: Callable[[str, int], bool] | None = None,
     ) -> None:
-        self._keeps_newest, self._is_urgent = keeps_newest, is_urgent
+        self._keeps_newest, self._is_urgent, self._admits = keeps_newest, is_urgent, admits
         self.superseded: list[aiomqtt.Message] = []
         self.dropped = 0
         super().__init__()
@@ -47,6 +49,8 @@ class Inbox(asyncio.Queue[aiomqtt.Message]):
 
     def _put(self, item: aiomqtt.Message) -> None:
         name = item.topic.value
+        if self._admits is not None and not self._admits(name, len(item.payload)):
+            return
         if self._keeps_newest(name):
             queue = self._urgent if self._is_urgent(name) else self._queue
             if (older := queue.get(name)) is not None:

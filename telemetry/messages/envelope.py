@@ -8,14 +8,24 @@ one id.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from telemetry.messages.topics import Topic
+from telemetry.messages.topics import Kind, Topic
 
 SPEC_VERSION = "1.0"
 MAX_BYTES = 1 << 20
+LARGEST: Mapping[Kind, int] = {
+    Kind.HOST_STATUS: 4 << 10,
+    Kind.HOST_DOCUMENT: 64 << 10,
+    Kind.HOST_OBSERVATIONS: 256 << 10,
+    Kind.HOST_JOB: 640 << 10,
+    Kind.STOP: 16 << 10,
+}
+"""Bytes of a message, where it may not have ``MAX_BYTES``: what hosts write, and an operator. A
+line of a job's socket has 512 KiB. Of events each fabric-compute has a budget."""
 _TEXT = ("id", "source", "type", "time", "bootid", "incarnation")
 _MAX_TEXT = 512
 
@@ -49,7 +59,7 @@ class Message:
 
 
 def encode(message: Message) -> bytes:
-    """The payload. Raises ``BadMessageError`` when it is over ``MAX_BYTES``."""
+    """The payload. Raises ``BadMessageError`` when it is larger than its kind may be."""
     event = {
         "specversion": SPEC_VERSION,
         "id": message.id,
@@ -63,15 +73,15 @@ def encode(message: Message) -> bytes:
         "data": message.data,
     }
     payload = json.dumps(event, separators=(",", ":"), allow_nan=False).encode()
-    if len(payload) > MAX_BYTES:
-        raise BadMessageError(f"{message.id}: {len(payload)} B, at most {MAX_BYTES}")
+    if len(payload) > (most := LARGEST.get(message.topic.kind, MAX_BYTES)):
+        raise BadMessageError(f"{message.id}: {len(payload)} B, at most {most}")
     return payload
 
 
 def decode(payload: bytes, topic: Topic) -> Message:
     """The message that arrived on ``topic``. Raises ``BadMessageError``."""
-    if len(payload) > MAX_BYTES:
-        raise BadMessageError(f"{len(payload)} B, at most {MAX_BYTES}")
+    if len(payload) > (most := LARGEST.get(topic.kind, MAX_BYTES)):
+        raise BadMessageError(f"{len(payload)} B, at most {most}")
     try:
         event = json.loads(payload)
     except (ValueError, RecursionError) as error:

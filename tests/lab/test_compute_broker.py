@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 
 import aiomqtt
@@ -16,6 +17,7 @@ import pytest
 from broker_lab import until
 
 from compute import identity
+from compute.quota import MOST_TOPICS
 from lab.services.mosquitto import Mosquitto, free_port
 from telemetry.broker.once import publish_once
 from telemetry.broker.settings import BrokerSettings
@@ -36,15 +38,22 @@ class SiteBroker:
         self.process = None
 
     def command(self, *arguments):
-        return [sys.executable, "-m", "compute", "broker", "--dir", str(self.directory), *arguments]
+        place = ("--dir", str(self.directory), "--authority", str(self.directory / "authority"))
+        return [sys.executable, "-m", "compute", *arguments, *place]
 
-    def issue(self, *arguments):
+    def issue(self, *names, role="host"):
+        arguments = ("certificates", "issue", *names, "--role", role,
+                     "--out", str(self.directory / "clients"))  # fmt: skip
         subprocess.run(self.command(*arguments), cwd=REPO, check=True, timeout=LONG_S)
+
+    def revoke(self, name):
+        command = self.command("certificates", "revoke", name)
+        subprocess.run(command, cwd=REPO, check=True, timeout=LONG_S)
 
     def start(self):
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                self.command("--listen", f"127.0.0.1:{self.port}", "--name", "localhost",
+                self.command("broker", "--listen", f"127.0.0.1:{self.port}", "--name", "localhost",
                              "--name", "127.0.0.1"),
                 cwd=REPO, stdout=log, stderr=log,
             )  # fmt: skip
@@ -80,7 +89,9 @@ def site():
         directory = Path(name)
         directory.chmod(0o755)
         site = SiteBroker(directory)
-        site.issue("--host", "h1", "--host", "h2", "--compute", "c0", "--operator", "ann")
+        site.issue("h1", "h2")
+        site.issue("c0", role="compute")
+        site.issue("ann", role="operator")
         site.start()
         yield site
         site.stop()
@@ -113,6 +124,8 @@ def below(*starts):
 
 OTHERS = {"host/h1/any", "host/h1/status/more", "host/h1/job/gpt/more"}
 """No topics of the control fabric."""
+JOBS = {"host/h1/job/gpt", "host/h2/job/gpt"}
+"""A fabric-compute may clear them."""
 MAY_WRITE = {
     "h1": below("host/h1/") - OTHERS, "c0": below("compute/c0/"), "ann": {"stop"},
     "c0.events": set(), "c0.probe": set(),
@@ -160,7 +173,8 @@ async def test_a_host_writes_and_reads_only_what_is_its_own(site):
         await publish(site, owner, mine, owner.encode(), retain=True)
     await publish(site, "ann", ["stop"], b"ann", retain=True)
     for writer in MAY_WRITE:
-        others = [topic for topic in TOPICS if owners.get(topic) != writer]
+        may = JOBS if writer == "c0" else set()
+        others = [t for t in TOPICS if owners.get(t) != writer and t not in may]
         await publish(site, writer, others, b"forged by " + writer.encode(), retain=True)
     for reader, may in MAY_READ.items():
         found = await retained_for(site, reader)
@@ -183,7 +197,7 @@ async def test_without_a_certificate_of_the_site_nobody_gets_in(site, tmp_path):
     plain = BrokerSettings("127.0.0.1", site.port)
     stranger = dataclasses.replace(site.settings("h1"), cert_file=None, key_file=None)
     other = SiteBroker(tmp_path)
-    other.issue("--host", "h1")
+    other.issue("h1")
     foreign = dataclasses.replace(
         other.settings("h1"), port=site.port, ca_file=site.directory / "ca.pem"
     )
@@ -194,7 +208,7 @@ async def test_without_a_certificate_of_the_site_nobody_gets_in(site, tmp_path):
 
 async def test_a_client_does_not_trust_another_broker(site, tmp_path):
     other = SiteBroker(tmp_path)
-    other.issue("--host", "x")
+    other.issue("x")
     settings = dataclasses.replace(site.settings("h1"), ca_file=tmp_path / "ca.pem")
     with pytest.raises(OSError, match="certificate"):
         await publish_once(settings, "x", Topic(Kind.STOP), b"x", LONG_S)
@@ -212,7 +226,7 @@ async def test_only_an_operator_stops_and_the_command_says_when_it_is_refused(si
 
 async def test_a_revoked_host_that_stays_connected_says_and_hears_nothing(site):
     """Attack S7."""
-    site.issue("--host", "h4")
+    site.issue("h4")
     said, heard = [], []
 
     async def listen(ear, into):
@@ -237,7 +251,7 @@ async def test_a_revoked_host_that_stays_connected_says_and_hears_nothing(site):
             return (topic, f"h4 {number}".encode()) in said
 
         assert await say(), "what it says comes before what h1 says after it"
-        site.issue("--revoke", "h4")
+        site.revoke("h4")
         revoked = time.monotonic()
         while await say():
             assert time.monotonic() - revoked < LONG_S, site.log()
@@ -248,8 +262,109 @@ async def test_a_revoked_host_that_stays_connected_says_and_hears_nothing(site):
         assert heard[before:] == []
         for one in listening:
             one.cancel()
-    site.issue("--host", "h4")
+    site.issue("h4")
     await publish(site, "h4", ["host/h4/status"], b"it has a new certificate")
+
+
+class SiteCompute:
+    """A fabric-compute of the site, as an operator runs it."""
+
+    def __init__(self, site, name, directory):
+        settings, self.port = site.settings(name), free_port()
+        config = directory / "compute.toml"
+        config.write_text(
+            f'name = "{name}"\nstate_dir = "{directory}/state"\n'
+            f'stop_file = "{directory}/STOP"\n[broker]\nhost = "127.0.0.1"\nport = {site.port}\n'
+            f'ca_file = "{settings.ca_file}"\ncert_file = "{settings.cert_file}"\n'
+            f'key_file = "{settings.key_file}"\n[metrics]\nlisten = "127.0.0.1:{self.port}"\n'
+        )
+        (directory / "state").mkdir(mode=0o750)
+        self.log = directory / "log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "compute", "run", "--config", str(config)],
+                cwd=REPO, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    async def metric(self, sample):
+        def fetch():
+            with contextlib.suppress(OSError):
+                url = f"http://127.0.0.1:{self.port}/metrics"
+                return urllib.request.urlopen(url, timeout=10).read().decode()
+            return ""
+
+        lines = (await asyncio.to_thread(fetch)).splitlines()
+        found = [line for line in lines if line.startswith(f"{sample} ")]
+        return float(found[0].rpartition(" ")[2]) if found else None
+
+    async def until(self, sample, wanted):
+        end = time.monotonic() + LONG_S
+        while not wanted(value := await self.metric(sample)):
+            assert time.monotonic() < end, f"{sample} is {value}\n{self.log.read_text()[-3000:]}"
+            await asyncio.sleep(0.1)
+        return value
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(LONG_S) == 0, self.log.read_text()[-3000:]
+
+
+FLOOD = 4000
+CLEARED = 'fabric_compute_cleared_documents_total{host="h9"}'
+
+
+async def test_a_host_that_floods_the_broker_is_named_and_displaces_nobody(site, tmp_path):
+    """Attack S5: retained documents of any name; while it lasts all others are heard as ever."""
+    site.issue("h9")
+    site.issue("c1", role="compute")
+    compute = SiteCompute(site, "c0", tmp_path)
+    heard = []
+    try:
+        await compute.until("fabric_compute_connected", lambda value: value == 1)
+
+        async def listen(ear):
+            async for message in ear.messages:
+                heard.append(str(message.topic).removeprefix(f"{PREFIX}/"))  # noqa: PERF401
+
+        async with client(site, "h9") as liar, client(site, "h1") as host:
+            await host.subscribe(f"{PREFIX}/compute/+/order/h1", qos=1)
+            listening = asyncio.create_task(listen(host))
+
+            async def flood():
+                for number in range(FLOOD):
+                    # Every other one is no name of a job; a few are large.
+                    name = f"n{number}" if number % 2 else f"{number} !"
+                    payload = b"x" * (300_000 if number % 200 == 0 else 500)
+                    await liar.publish(f"{PREFIX}/host/h9/job/{name}", payload, 0, retain=True)
+
+            flooding = asyncio.create_task(flood())
+            accepted = 'fabric_compute_messages_total{kind="host.status"}'
+            before = await compute.metric(accepted) or 0
+            online = Message(Topic(Kind.HOST_STATUS, "h1"), Sender("b", "i"), 1, {"online": True})
+            await host.publish(f"{PREFIX}/host/h1/status", encode(online), 1, retain=True)
+            await compute.until(accepted, lambda value: (value or 0) > before)
+            await publish(site, "c1", ["compute/c1/order/h1"], b"order")
+            await until(lambda: "compute/c1/order/h1" in heard, "an order", LONG_S)
+            stop = Message(Topic(Kind.STOP), Sender("b", "i"), 1, {"stopped": True})
+            await publish_once(site.settings("ann"), "x", stop.topic, encode(stop), LONG_S)
+            await compute.until("fabric_compute_stopped", lambda value: value == 1)
+            print(f"stopped while the flood was {'over' if flooding.done() else 'on'}")
+            await flooding
+            await liar.publish(f"{PREFIX}/host/h9/status", b"the last", 1)  # all before it is there
+            listening.cancel()
+        cleared = await compute.until(CLEARED, lambda value: (value or 0) >= FLOOD - MOST_TOPICS)
+        end = time.monotonic() + LONG_S
+        while True:
+            left = [t for t in await retained_for(site, "c1") if t.startswith("host/h9/job/")]
+            if len(left) <= MOST_TOPICS:
+                break
+            assert time.monotonic() < end, f"{len(left)} are left"
+        print(f"{cleared:.0f} of {FLOOD} documents cleared, {len(left)} are left")
+        assert compute.log.read_text().count("has filled its share") == 1
+        assert "h9" in compute.log.read_text()
+    finally:
+        compute.stop()
+        await publish(site, "ann", ["stop"], b"", retain=True)
 
 
 NAMES = ("h1", "h2", "c0", "c0.events", "c0.probe", "ann")
@@ -280,7 +395,7 @@ async def test_no_certificate_takes_the_connection_of_another(site):
                 client(site, name, f"fabricd-{name}", will=will)
             )
         there["c0.events"] = await stack.enter_async_context(client(site, "c0.events"))
-        site.issue("--host", "h9")
+        site.issue("h9")
         for name in NAMES:
             for claimed in sorted(ids_of(name)):
                 async with client(site, "h9", claimed):
@@ -326,9 +441,9 @@ async def test_a_fabric_compute_finds_out_whether_ids_are_bound(site, tmp_path):
 
 @pytest.mark.nightly
 async def test_a_revoked_host_is_out_without_a_restart(site):
-    site.issue("--host", "h3")
+    site.issue("h3")
     await publish(site, "h3", ["host/h3/status"], b"here", retain=True)
-    site.issue("--revoke", "h3")
+    site.revoke("h3")
     end = time.monotonic() + LONG_S
     while True:  # The broker reads its files again on SIGHUP.
         try:

@@ -9,13 +9,17 @@ import pytest
 from test_daemon_faults import ask, ready
 
 from fabricd.cli import client
-from fabricd.escalate.peers import PEERS_FILE, load
+from fabricd.escalate.peers import PEERS_FILE, load, load_proven
 from lab.cluster import Cluster, wait_until
 from lab.faults.catalog import NodeKill
 from lab.lifecycle import procs
 from lab.node import REPO
 from lab.services.management import BROKER_PORT, Management
 from lab.topology import Topology
+from telemetry.messages.documents import HostDocument
+from telemetry.messages.envelope import Message, Sender, encode
+from telemetry.messages.topics import Kind
+from telemetry.messages.topics import Topic as Place
 
 SLOW_S = 120.0
 
@@ -114,3 +118,62 @@ def ready_again(node):
         return peers(node) == {"h1", "h2"}
     except client.DaemonError:
         return False
+
+
+def lie(management, name, *addresses):
+    """Publish the document of a host that is nowhere, with addresses of others."""
+    links = [
+        {"netdev": f"rail{rail}", "rail": rail, "addresses": [address]}
+        for rail, address in enumerate(addresses)
+    ]
+    document = HostDocument(name=name, links=links, probe_port=9200).model_dump(mode="json")
+    message = Message(Place(Kind.HOST_DOCUMENT, name), Sender("b", "i"), 1, document)
+    publish = (
+        "import sys; from paho.mqtt.publish import single; "
+        "single(sys.argv[3], sys.argv[4], 1, True, sys.argv[1], int(sys.argv[2]))"
+    )
+    process = procs.popen(
+        management.ns,
+        [sys.executable, "-c", publish, management.address, str(BROKER_PORT),
+         message.topic.text(), encode(message).decode()],
+        pid_dir=management.cluster.dir.pids,
+    )  # fmt: skip
+    assert process.wait(SLOW_S) == 0
+
+
+@pytest.mark.nightly
+def test_a_document_takes_no_address_of_another_host(lab):
+    """Attack S4: whoever names an address first, the host that answers there has it."""
+    cluster, management, _ = lab
+    h0 = cluster.nodes[0]
+    for node in cluster.nodes:
+        wait_until(lambda n=node: ready(n) and len(peers(n)) == 2, SLOW_S, "all hear each other")
+    found = [path for link in ask(h0, "links") for path in link["paths"] if path["peer"] == "h1"]
+    of_h1 = [address for _, address in sorted({(p["peer_rail"], p["address"]) for p in found})]
+    wait_until(lambda: set(load_proven(h0.state_dir / PEERS_FILE).values()) == {"h1", "h2"},
+               SLOW_S, "answers are known")  # fmt: skip
+    lie(management, "a0", *of_h1)
+
+    def rows():
+        return [row for row in ask(h0, "timeline", kind="address") if row["data"]["host"] == "a0"]
+
+    wait_until(rows, SLOW_S, "the timeline names both")
+    assert (rows()[0]["data"]["other"], rows()[0]["data"]["answered"]) == ("h1", "h1")
+    assert peers(h0) == {"h1", "h2"}, "nothing is probed as a0's"
+    text = f'fabricd_peer_address_conflicts{{other="h1",peer="a0"}} {len(of_h1)}.0'
+    wait_until(lambda: text in h0.fetch("http://127.0.0.1:19200/metrics"), SLOW_S, "the metric")
+    # One that knows nothing, and hears of a0 and h1 at once: a0 comes first by name.
+    pid = h0.kill_daemon()
+    (h0.state_dir / PEERS_FILE).unlink()
+    h0.daemon.wait_restarted(pid, SLOW_S)
+
+    def hears_h1():
+        try:
+            paths = [path for link in ask(h0, "links") for path in link["paths"]]
+        except client.DaemonError:
+            return False
+        heard = {path["address"] for path in paths if path["peer"] == "h1" and path["heard"]}
+        return heard == set(of_h1)
+
+    wait_until(hears_h1, SLOW_S, "h1 has answered at its addresses")
+    wait_until(lambda: rows() and rows()[0]["data"]["answered"] == "h1", SLOW_S, "it is told")

@@ -1,7 +1,7 @@
 """fabric-compute and its broker under a real systemd, as docs/operate/compute.md sets them up.
 
-mosquitto is not in the machine's image. A program of its name stands in: it shows that the unit's
-sandbox lets ``fabric-compute broker`` make all files, as its user, and become the broker.
+mosquitto is not in the machine's image. A program of its name stands in: it shows that root makes
+all files before, and that the unit's sandbox lets ``fabric-compute broker`` become the broker.
 """
 
 import re
@@ -53,10 +53,29 @@ def test_both_run_as_their_users_in_a_small_sandbox(management):
         score = re.search(rf"exposure level for {unit}\.service: ([\d.]+)", out)
         assert float(score[1]) <= 2.5, out
     assert show(vm, "fabric-compute", "StatusText")["StatusText"] == "mode observe"
-    listing = vm.run("stat", "-c", "%a %U", "/var/lib/fabric-compute", "/var/lib/fabric-broker")
-    assert listing.check().out.split() == ["750", UNITS[0], "700", UNITS[1]]
+    places = ("compute", "broker", "broker/data", "authority")
+    listing = vm.run("stat", "-c", "%a %U", *(f"/var/lib/fabric-{place}" for place in places))
+    assert listing.check().out.splitlines() == [
+        "750 fabric-compute", "755 root", "700 fabric-broker", "700 root",
+    ]  # fmt: skip
     files = vm.run("ls", "/var/lib/fabric-broker").check().out.split()
     assert {"mosquitto.conf", "access.acl", "ca.pem", "data"} <= set(files), files
+
+
+def test_the_broker_cannot_see_the_authority_or_change_its_own_rules(management):
+    vm = management
+    pid = show(vm, "fabric-broker", "MainPID")["MainPID"]
+    within = ("nsenter", "-t", pid, "-m", "--", "setpriv", "--reuid=fabric-broker",
+              "--regid=fabric-broker", "--clear-groups")  # fmt: skip
+    assert vm.run(*within, "cat", "/var/lib/fabric-broker/server.key").rc == 0
+    assert vm.run(*within, "touch", "/var/lib/fabric-broker/data/new").rc == 0
+    for command in (
+        ("ls", "/var/lib/fabric-authority"),
+        ("cat", "/var/lib/fabric-authority/ca.key"),
+        ("touch", "/var/lib/fabric-broker/new"),
+        ("touch", "/var/lib/fabric-broker/access.acl"),
+    ):
+        assert vm.run(*within, *command).rc != 0, command
 
 
 def test_without_a_broker_it_is_alive_and_not_ready(management):
@@ -89,7 +108,8 @@ def test_removal_leaves_nothing_of_them(management):
     vm = management
     follow(vm, "remove", doc=DOC)
     kept = " ".join(
-        ["/etc/fabricd/compute.toml", *(f"/var/lib/{unit}" for unit in UNITS),
+        ["/etc/fabricd/compute.toml", "/var/lib/fabric-authority",
+         *(f"/var/lib/{unit}" for unit in UNITS),
          *(f"/etc/systemd/system/{unit}.service" for unit in UNITS)]
     )  # fmt: skip
     assert vm.run("sh", "-c", f"ls -d {kept} 2>/dev/null").out == ""

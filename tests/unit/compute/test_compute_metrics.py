@@ -151,9 +151,11 @@ def test_what_the_docs_say_to_type_is_no_wrong_usage(line, tmp_path, monkeypatch
     """There is no configuration: that is what is left to be wrong, and nothing is done."""
     monkeypatch.chdir(tmp_path)
     words = [{"N": "3"}.get(word, word) for word in shlex.split(line)]
-    place = ["--dir", str(tmp_path)] if words[0] == "broker" else ["--config", "/no/such.toml"]
+    place = ["--config", "/no/such.toml"]
+    if words[0] in ("broker", "certificates"):
+        place = ["--dir", str(tmp_path / "b"), "--authority", str(tmp_path / "a")]
     done = CliRunner().invoke(
-        app, [*words, *place, *(["--write-only"] if place[0] == "--dir" else [])]
+        app, [*words, *place, *(["--write-only"] if words[0] == "broker" else [])]
     )
     assert done.exit_code in {0, 1, 2}, done.output
     assert "Usage:" not in done.output + done.stderr

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,15 @@ from compute.intake import UNSEEN_S, Intake, RefusedError
 from fabric_train.messages.documents import AgentDocument, ProcessState, to_data
 from telemetry.broker.guard import MOST_NAMES
 from telemetry.messages.documents import HostStatus
-from telemetry.messages.envelope import MAX_BYTES, BadMessageError, Message, Sender, decode, encode
+from telemetry.messages.envelope import (
+    LARGEST,
+    MAX_BYTES,
+    BadMessageError,
+    Message,
+    Sender,
+    decode,
+    encode,
+)
 from telemetry.messages.topics import Kind, Topic
 
 LIFE, NEXT = Sender("b1", "i1"), Sender("b1", "i2")
@@ -237,8 +246,26 @@ def test_bytes_that_are_no_message_raise_only_what_is_caught(payload):
 
 def test_ten_megabytes_are_refused_unread():
     payload = encode(Message(STATUS, LIFE, 1, ONLINE)) + b" " * 10_000_000
-    with pytest.raises(BadMessageError, match=str(MAX_BYTES)):
+    with pytest.raises(BadMessageError, match=str(LARGEST[Kind.HOST_STATUS])):
         decode(payload, STATUS)
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_each_kind_has_a_largest_size_of_its_own(kind):
+    """Attack S5."""
+    named = kind in (Kind.HOST_JOB, Kind.COMPUTE_ORDER, Kind.COMPUTE_JOB, Kind.COMPUTE_VIEW)
+    topic = Topic(kind, "" if kind is Kind.STOP else "a", "b" if named else "")
+    most = LARGEST.get(kind, MAX_BYTES)
+    empty = Message(topic, LIFE, 1, {"x": ""})
+    rest = most - len(encode(empty))
+    largest = replace(empty, data={"x": "y" * rest})
+    payload = encode(largest)
+    assert len(payload) == most
+    assert decode(payload, topic) == largest
+    with pytest.raises(BadMessageError, match=f"at most {most}"):
+        encode(replace(largest, data={"x": "y" * (rest + 1)}))
+    with pytest.raises(BadMessageError, match=f"at most {most}"):
+        decode(payload + b" ", topic)
 
 
 def test_of_two_hosts_of_one_name_the_later_one_counts_and_the_other_is_named(core, intake):

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telemetry.broker.backoff import FullJitter
-from telemetry.broker.client import BrokerClient, _is_absent
+from telemetry.broker.client import BrokerClient
+from telemetry.broker.ending import is_absent
 from telemetry.broker.guard import LIVES, ReplayGuard, TooManyTopicsError
 from telemetry.broker.inbox import MAX_AHEAD, MAX_EVENTS, Inbox
 from telemetry.broker.interface import MessageFactory
@@ -283,6 +284,24 @@ async def test_events_beyond_the_limit_push_out_the_oldest():
     assert inbox.dropped == 2
 
 
+async def test_what_is_not_admitted_takes_no_memory():
+    asked = []
+
+    def admits(name, size):
+        asked.append((name, size))
+        return size < 2
+
+    inbox = Inbox(lambda _: True, admits=admits)
+    inbox.put_nowait(received("a", b"12"))
+    assert inbox.empty()
+    inbox.put_nowait(received("b", b"1"))
+    inbox.put_nowait(received("b", b"123"))
+    assert inbox.qsize() == 1
+    assert (await inbox.get()).payload == b"1"
+    assert inbox.superseded == []
+    assert asked == [("a", 2), ("b", 1), ("b", 3)]
+
+
 @pytest.mark.parametrize("absent", [True, False])
 def test_a_broker_that_was_gone_for_an_hour_is_found_within_seconds_and_was_left_in_peace(absent):
     chosen = random.Random(1)
@@ -302,11 +321,11 @@ def test_a_broker_that_was_gone_for_an_hour_is_found_within_seconds_and_was_left
 )
 def test_a_broker_that_is_not_there_is_none_that_is_slow(number, absent):
     """The library raises its own error while it handles the system's."""
-    assert _is_absent(OSError(number, "")) is absent
+    assert is_absent(OSError(number, "")) is absent
     with pytest.raises(aiomqtt.MqttError) as caught:
         connect_of_the_library(OSError(number, ""))
-    assert _is_absent(caught.value) is absent
-    assert not _is_absent(aiomqtt.MqttError("Operation timed out"))
+    assert is_absent(caught.value) is absent
+    assert not is_absent(aiomqtt.MqttError("Operation timed out"))
 
 
 def connect_of_the_library(error):
