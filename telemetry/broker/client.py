@@ -402,7 +402,8 @@ class BrokerClient:
         name, payload = item.topic.value, item.payload
         topic = topics.parse(name, self.settings.prefix)
         if topic is None:
-            self._receiver.refused(name, "no topic of ours")
+            if payload:  # else it was taken away, which is well
+                self._receiver.refused(name, "no topic of ours")
         elif not payload:
             self._receiver.cleared(topic)
         else:

@@ -1,11 +1,16 @@
 """fabric-compute's connection: what goes out where the broker does not take an order."""
 
+import asyncio
+
+import aiomqtt
 import pytest
 
 from compute.decide.decider import Decider
 from compute.decide.policy import Policy
 from compute.intake import Intake
 from compute.link import ComputeLink
+from compute.quota import MOST_TOPICS
+from telemetry.broker.inbox import Inbox
 from telemetry.broker.interface import MessageFactory
 from telemetry.broker.limits import PacketTooLargeError
 from telemetry.broker.settings import BrokerSettings
@@ -74,3 +79,29 @@ async def test_an_order_without_fences_that_is_too_large_changes_nothing():
         await link.publish_order("h0", order(30_000))
     assert broker.orders == []
     assert link.ordered == {}
+
+
+async def test_what_is_beyond_a_hosts_share_is_cleared_unread_and_its_clearing_is_no_news():
+    link, cleared, done = link_to(Broker()), [], asyncio.Event()
+
+    async def clear(names):
+        cleared.extend(names)
+        done.set()
+
+    link.client.clear = clear
+    inbox = Inbox(lambda _: True, admits=link.client._admits)
+    names = [f"fabric/v1/host/h9/job/{number} !" for number in range(MOST_TOPICS + 2)]
+    for name in names:
+        inbox.put_nowait(aiomqtt.Message(name, b"x", 0, False, 1, None))
+    assert inbox.qsize() == MOST_TOPICS
+    running = asyncio.create_task(link.clearing.run())
+    await done.wait()
+    running.cancel()
+    assert cleared == names[MOST_TOPICS:]
+    refused = link._intake.refused
+    for payload in (b"", b"x"):
+        link.client._handle(aiomqtt.Message(names[0], payload, 0, False, 1, None))
+        assert refused["topic"] == len(payload)
+    link.connection_changed(connected=False, reason="")
+    inbox.put_nowait(aiomqtt.Message(names[-1], b"x", 0, False, 1, None))
+    assert inbox.qsize() == MOST_TOPICS + 1, "another connection brings all of it again"
