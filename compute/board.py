@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from fabric_train.messages.documents import AgentDocument
@@ -54,6 +54,10 @@ class JobBoard:
                 agents.setdefault(job, []).append(document)
         for job in wanted:
             _observe(self.jobs[job], agents.get(job, []))
+
+    def hosts_of(self, job: str) -> Sequence[str]:
+        """Hosts with a part in a job; none when it is not known."""
+        return self.jobs[job].state.hosts if job in self.jobs else ()
 
     def world_of(self, job: str) -> int:
         """Ranks of a job, 0 when it is not known."""

@@ -1,4 +1,4 @@
-"""How much of one host's events is kept: no host fills the ledger that all share. Pure."""
+"""How much of what one host says is kept: no host fills the ledger that all share. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ TELL_S = 60.0
 class EventBudget:
     """A token bucket for each host, and what was left out."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, largest: float = LARGEST) -> None:
+        """``largest``: bytes of one event."""
+        self._largest = largest
         self._spent: dict[str, tuple[float, float]] = {}
         """Host → (bytes that it has not earned again by then, when)."""
         self._left_out: Counter[str] = Counter()
@@ -26,13 +28,21 @@ class EventBudget:
 
     def spend(self, host: str, size: int, now: float) -> bool:
         """Whether an event of ``size`` bytes is kept. ``now``: monotonic seconds."""
-        spent, then = self._spent.get(host, (0.0, now))
-        spent = max(0.0, spent - (now - then) * RATE)
-        kept = size <= LARGEST and spent + size <= BURST
+        spent = self.owed(host, now)
+        kept = size <= self._largest and spent + size <= BURST
         self._spent[host] = (spent + size if kept else spent, now)
         if not kept:
-            self._left_out[host] += 1
+            self.leave_out(host)
         return kept
+
+    def owed(self, host: str, now: float) -> float:
+        """Bytes that it has spent and not earned again. ``now``: monotonic seconds."""
+        spent, then = self._spent.get(host, (0.0, now))
+        return max(0.0, spent - (now - then) * RATE)
+
+    def leave_out(self, host: str) -> None:
+        """Count one that is not kept for another reason."""
+        self._left_out[host] += 1
 
     def take_left_out(self, now: float) -> dict[str, int]:
         """Host → events that were left out since they were told last; {} within ``TELL_S``.

@@ -33,10 +33,12 @@ class EventLink:
         intake: Intake,
         store: Store,
         news: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``news`` is called after an event was stored."""
+        """``news`` is called after an event was stored. ``clock``: monotonic seconds."""
         self.budget = EventBudget()
         self._intake, self._store, self._news = intake, store, news
+        self._clock = clock
         self._log = structlog.get_logger()
         self.client = BrokerClient(
             settings, client_id=f"fabric-compute.{name}.events", factory=factory, status=None,
@@ -57,7 +59,7 @@ class EventLink:
         fields = {"host": message.topic.owner, "event": event.kind, "text": event.text,
                   "fields": event.fields}  # fmt: skip
         size = len(json.dumps(fields))
-        if not self.budget.spend(message.topic.owner, size, time.monotonic()):
+        if not self.budget.spend(message.topic.owner, size, self._clock()):
             return
         try:
             if self._store.add_event(message.id, fields):

@@ -9,6 +9,7 @@ from collections import Counter
 from typing import Any
 
 from compute.core import Core
+from compute.name_budget import NameBudget
 from fabric_train.messages import documents as train
 from telemetry.broker.guard import ReplayGuard, TooManyTopicsError
 from telemetry.messages.documents import (
@@ -57,6 +58,7 @@ class Intake:
         self.stop = Stop(stopped=False)
         self._core = core
         self._guard = ReplayGuard()
+        self._names = NameBudget()
         self._known: set[Topic] = set()
         """Topics with a retained message that counts."""
         self._seen: set[Topic] = set()
@@ -168,6 +170,12 @@ class Intake:
                 f"host {topic.owner} does not say whose job {topic.name} is: its fabricd is of an "
                 "older version. Upgrade it, or set accept_older_hosts in [jobs] meanwhile",
             )
+        if topic not in self._known and not self._names.has_room(topic.owner, job.uid, now):
+            raise RefusedError(
+                "share",
+                f"host {topic.owner}, uid {job.uid}: too many new jobs within a short time; "
+                f"{topic.name} counts when it is said again later",
+            )
         document = None
         if not job.gone:
             document = train.parse(train.AgentDocument, job.document)
@@ -175,6 +183,8 @@ class Intake:
             _same("host", document.host, topic.owner)
             _same("incarnation", document.incarnation, job.incarnation)
         self._core.host_job(topic.owner, topic.name, job, now, document=document)
+        if topic not in self._known:
+            self._names.spend(topic.owner, job.uid, now)
         if document is None:
             self.documents.pop((topic.owner, topic.name), None)
         else:

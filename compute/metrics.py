@@ -76,6 +76,7 @@ class Figures:
     reserve: bool = False
     events_left_out: int = 0
     cleared: Mapping[str, int] = field(default_factory=dict)
+    records_left_out: int = 0
 
 
 class ComputeMetrics(Collector):
@@ -178,6 +179,7 @@ class ComputeMetrics(Collector):
             ("store_failures", "Decisions that could not be stored at once.",
              figures.store_failures),
             ("events_left_out", "Events of hosts over their budgets.", figures.events_left_out),
+            ("records_left_out", "Records of jobs over budgets.", figures.records_left_out),
         ):  # fmt: skip
             yield CounterMetricFamily(f"{PREFIX}_{name}", text, value)
         yield _labelled(

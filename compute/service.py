@@ -19,28 +19,30 @@ from typing import Any
 
 import structlog
 
+from compute.batch import batch_of
 from compute.board import JobBoard
 from compute.config import Config
 from compute.core import Core
 from compute.decide.effects import Effect, FenceIssued, JobState, Order, Record
-from compute.engines.base import Action, Decided, Engine
+from compute.engines.base import Decided, Engine
 from compute.engines.exec import ExecEngine
 from compute.engines.live import LiveEngine
 from compute.events import EventLink
-from compute.failures import complete, failure_of
+from compute.failures import failure_of
 from compute.identity import EVENTS, IdentityProbe, beside
 from compute.intake import UNSEEN_S, Intake
 from compute.ledger import Entry, Head, sign_head
 from compute.link import ComputeLink
 from compute.metrics import ComputeMetrics, Figures
 from compute.operators import OperatorWatch
+from compute.record_budget import RecordBudget
 from compute.rest import Rest
 from compute.signatures import PrivateKey
 from compute.store import NewRecord, Store, StoreError
 from compute.views import HostViews
 from telemetry.broker.interface import MessageFactory
 from telemetry.http_server import HttpServer
-from telemetry.messages.documents import ComputeJob, Fence, LedgerHead
+from telemetry.messages.documents import ComputeJob, LedgerHead
 from telemetry.messages.envelope import Sender
 from telemetry.messages.topics import Kind, Topic
 from telemetry.metrics_server import bind
@@ -121,6 +123,7 @@ class Service:
         self.metrics = ComputeMetrics(self.figures, self.board, self._intake)
         self._unstored: list[Effect] = []
         self._events: list[NewRecord] = []
+        self._records = RecordBudget()
         self._told_states: set[str] = set()
         self._views = HostViews()
         self._untold: dict[str, None] = {}
@@ -172,7 +175,9 @@ class Service:
             if self._link.complete and not self._unstored:
                 began, worked = time.monotonic(), time.thread_time()
                 effects = self._core.decide(began)
-                self._unstored += effects
+                self._unstored += self._records.kept(
+                    effects, self.board, began, full=not self._store.reserve.held
+                )
                 worked = time.thread_time() - worked  # While others have the core, it is no work.
                 self.figures.decisions += 1
                 self.figures.decision_s += time.monotonic() - began
@@ -230,20 +235,20 @@ class Service:
         if not effects and not events:
             return
         self.board.observe(self._intake.documents_by_job(), _jobs_of(effects))
-        fences, records, states, gone, actions = self._sorted(effects)
+        batch = batch_of(effects, self.board)
         commands = [
             (one.id, {"kind": one.kind, "fields": one.fields})
-            for one in actions
+            for one in batch.actions
             if self._config.exec is not None and one.kind in self._config.exec.on
         ]
         try:
             entries = await asyncio.to_thread(
                 self._store.commit,
-                fences,
-                [*events, *records],
-                states,
+                batch.fences,
+                [*events, *batch.records],
+                batch.states,
                 commands,
-                gone,
+                batch.gone,
             )
         except StoreError as error:
             self.figures.store_failures += 1
@@ -253,57 +258,35 @@ class Service:
         del self._events[: len(events)]
         self._stored(effects, entries)
         orders = {one.host: one.order for one in effects if isinstance(one, Order)}
-        decided = Decided(orders, actions)
+        decided = Decided(orders, batch.actions)
         for engine in self.engines:
             engine.apply(decided)
 
     async def _record_events(self) -> None:
         """Move what hosts say of their timelines into the ledger, apart from all decisions."""
-        budget = self._events_link.budget
-        left_out = budget.take_left_out(time.monotonic())
+        self._store.reserve.take()  # there may be room again
+        budgets = {"events_left_out": self._events_link.budget,
+                   "records_left_out": self._records.hosts}  # fmt: skip
+        left_out = {kind: one.take_left_out(time.monotonic()) for kind, one in budgets.items()}
         try:
             events = await asyncio.to_thread(self._store.events, EVENTS_AT_ONCE)
             events += [
-                NewRecord("events_left_out", {"host": host, "count": count})
-                for host, count in left_out.items()
+                NewRecord(kind, {"host": host, "count": count})
+                for kind, counts in left_out.items()
+                for host, count in counts.items()
             ]
             entries = await asyncio.to_thread(self._store.commit, (), events)
         except StoreError as error:
             self.figures.store_failures += 1
             self._log.error("events of hosts cannot be recorded", error=str(error))
-            budget.put_back(left_out)
+            for kind, one in budgets.items():
+                one.put_back(left_out[kind])
             return
         self._stored([], entries)
-        self.figures.events_left_out += sum(left_out.values())
+        self.figures.events_left_out += sum(left_out["events_left_out"].values())
+        self.figures.records_left_out += sum(left_out["records_left_out"].values())
         if len(events) >= EVENTS_AT_ONCE:
             self._news.set()
-
-    def _sorted(
-        self, effects: Sequence[Effect]
-    ) -> tuple[list[Fence], list[NewRecord], list[ComputeJob], list[str], list[Action]]:
-        """Fences, records, states of jobs, jobs that are no more, actions."""
-        fences, records, actions = [], [], []
-        states: dict[str, ComputeJob | None] = {}
-        for one in effects:
-            match one:
-                case FenceIssued(fence):
-                    fences.append(fence)
-                    actions.append(Action(fence.id, "fence", fence.model_dump()))
-                case Record(kind, fields):
-                    job = str(fields.get("job", ""))
-                    whole = complete(
-                        kind, fields, protected=self.board.is_protected(job),
-                        ranks=self.board.world_of(job),
-                    )  # fmt: skip
-                    records.append(NewRecord(kind, whole))
-                    if kind != "fence":  # That one follows from `FenceIssued`.
-                        actions.append(Action(_action_id(kind, job, fields), kind, whole))
-                case JobState(job, state):
-                    states[job] = state
-                case Order():
-                    continue
-        gone = [job for job, state in states.items() if state is None]
-        return fences, records, [one for one in states.values() if one], gone, actions
 
     def _stored(self, effects: Sequence[Effect], entries: Sequence[Entry]) -> None:
         figures = self.figures
@@ -325,7 +308,10 @@ class Service:
 
     def _publish_state(self, job: str, state: ComputeJob | None) -> None:
         topic = Topic(Kind.COMPUTE_JOB, self._config.name, job)
-        self._told_states.add(job)
+        if state is None:
+            self._told_states.discard(job)
+        else:
+            self._told_states.add(job)
         self._link.client.set_state(topic, None if state is None else state.model_dump(mode="json"))
         hosts = [host for host in (state.hosts if state else ()) if self._core.is_home(host, job)]
         self._tell(sorted(self._views.update(job, state, self._core.name_of(job), hosts)))
@@ -465,12 +451,6 @@ def _jobs_of(effects: Sequence[Effect]) -> set[str]:
     """Jobs of which something is to be recorded or shown."""
     jobs = {one.job for one in effects if isinstance(one, JobState)}
     return jobs | {str(one.fields.get("job", "")) for one in effects if isinstance(one, Record)}
-
-
-def _action_id(kind: str, job: str, fields: dict[str, Any]) -> str:
-    """The same in two fabric-computes where the record is of one event that both see."""
-    number = fields.get("generation") if kind == "recovery" else time.time_ns()
-    return f"{kind}/{job}/{number}"
 
 
 def _loggable(fields: dict[str, Any]) -> dict[str, Any]:

@@ -480,9 +480,9 @@ class Decider:
         for name in [name for name, job in self._jobs.items() if not job.agents]:
             self._ends[name] = self._jobs.pop(name).core.how_it_ended
             self._orders.remove(name)
-            self._states.pop(name, None)
             self._gone[name] = now + SHOWN_S
-            effects.append(Record("job_gone", {"job": name}))
+            if self._states.pop(name, None) is not None:  # else nobody was told of it
+                effects.append(Record("job_gone", {"job": name}))
         for name in [name for name, until in self._gone.items() if now >= until]:
             del self._gone[name]
             self._ends.pop(name, None)

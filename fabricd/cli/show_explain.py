@@ -73,7 +73,7 @@ def explain(console: Console, data: dict[str, Any]) -> None:
 def job(console: Console, data: dict[str, Any]) -> None:
     """One job: whether it moves, whom it waits for, what may hold it up."""
     count = data["processes"]
-    whose = "".join(f" of uid {uid}" for uid in data.get("uids", ()))
+    whose = "".join(f" of uid {uid}" for uid in data["uids"])
     head = f"job {data['job']}{whose} on {data['host']}"
     head += f", {count} process{'es' if count != 1 else ''}"
     console.print(Text(head, style="bold"))

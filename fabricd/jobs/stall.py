@@ -115,7 +115,6 @@ def explain_job(
         "waits_for": sorted(waits),
         "causes": causes,
         "incomplete": list(_incomplete(after, processes)),
-        "uids": sorted({process["uid"] for process in processes}),
     }
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute.intake import UNSEEN_S, Intake, RefusedError
+from compute.name_budget import HOST_RATE, USER_BURST
 from fabric_train.messages.documents import AgentDocument, ProcessState, to_data
 from telemetry.broker.guard import MOST_NAMES
 from telemetry.messages.documents import HostStatus
@@ -134,14 +135,14 @@ def test_the_last_will_of_a_life_that_was_replaced_is_a_replay(core, intake):
     refused(core, intake, STATUS, {"online": False}, "replay", sequence=10)
 
 
-def flood(intake, host, first, names):
-    """Jobs of new names, one after another; how many were refused for its share."""
+def flood(intake, host, first, names, now=0.0):
+    """Jobs of new names, of ever new users; how many were refused for the host's share."""
     before = intake.refused["share"]
     for number in range(first, first + names):
         topic = Topic(Kind.HOST_JOB, host, f"j{number}")
-        data = {"job": topic.name, "incarnation": "r", "uid": 1000, "gone": True}
+        data = {"job": topic.name, "incarnation": "r", "uid": number, "gone": True}
         with contextlib.suppress(RefusedError):
-            send(intake, topic, data, sequence=number)
+            send(intake, topic, data, sequence=number, now=now)
     return intake.refused["share"] - before
 
 
@@ -150,14 +151,29 @@ def test_a_host_that_floods_takes_nobody_else_s_place(core, intake):
     assert flood(intake, "h9", 1, MOST_NAMES + 50) == 50
     for number in range(10, 20):
         intake.clear(Topic(Kind.HOST_JOB, "h9", f"j{number}"), 0.0)
-    assert flood(intake, "h9", 5000, 12) == 2
+    assert flood(intake, "h9", 5000, 12) == 12, "what is cleared gives no new names at once"
+    assert flood(intake, "h9", 6000, 12, now=10 / HOST_RATE) == 2
     for number in range(5 * MOST_NAMES):
-        assert flood(intake, "h8", number, 1) == 0
+        assert flood(intake, "h8", number, 1, now=number / HOST_RATE) == 0
         intake.clear(Topic(Kind.HOST_JOB, "h8", f"j{number}"), 0.0)
     for topic in (STATUS, OBSERVATIONS, DOCUMENT, JOB):
         send(intake, topic, GOOD[topic])
     send(intake, Topic(Kind.STOP), {"stopped": True, "reason": "switch work"})
     assert intake.stop.stopped
+
+
+def test_a_name_that_was_refused_counts_when_it_is_said_again(core, intake):
+    """A user's flood of names takes none of another user's on that host."""
+    data = {"incarnation": "r", "uid": 666, "gone": True}
+    for number in range(int(USER_BURST)):
+        send(intake, Topic(Kind.HOST_JOB, "h1", f"j{number}"), {"job": f"j{number}", **data})
+    late = Topic(Kind.HOST_JOB, "h1", "late")
+    refused(core, intake, late, {"job": "late", **data}, "share")
+    send(intake, JOB, GOOD[JOB])
+    known = Topic(Kind.HOST_JOB, "h1", "j1")
+    send(intake, known, {"job": "j1", **data}, sequence=2)
+    send(intake, late, {"job": "late", **data}, sequence=3, now=100.0)
+    assert intake.refused["share"] == 1
 
 
 def test_the_same_message_again_is_no_news_and_no_fault(core, intake):

@@ -7,6 +7,7 @@ import pytest
 
 from compute.config import parse
 from compute.decide.effects import FenceIssued, JobState, Order, Record
+from compute.reserve import Reserve
 from compute.service import Service
 from compute.signatures import load_or_create
 from compute.store import Store, StoreError
@@ -134,6 +135,32 @@ async def test_what_speaks_against_a_host_ends_a_pause(site):
     site.service._note_news()
     await asyncio.wait_for(pause, 60)
     await asyncio.wait_for(site.service._pause(3600.0), 60)  # it came before
+
+
+async def test_on_a_full_disk_a_job_of_one_host_takes_no_room_from_decisions(site):
+    """What it is left out of is the ledger alone; how many were is told when there is room."""
+    site.store.reserve = Reserve(site.where / "none", size=1 << 60)
+    site.connected()
+    alone = ComputeJob(job="a", phase="running", hosts=["h9"])
+    flood = [JobState("a", alone), *(Record("phase", {"job": "a", "n": n}) for n in range(50))]
+    site.say(*EFFECTS, *flood)
+    await site.until(lambda: site.published)
+    kinds = [entry.record["kind"] for entry in site.store.entries()]
+    assert kinds[0] == "fence"
+    assert "phase" not in kinds
+    assert site.service.board.jobs["a"].state == alone
+    await site.until(lambda: site.service.figures.records_left_out == 50)
+    told = [entry.record for entry in site.store.entries()][-1]
+    assert (told["kind"], told["fields"]) == ("records_left_out", {"host": "h9", "count": 50})
+
+
+async def test_a_job_that_is_no_more_is_forgotten(site):
+    site.connected()
+    for number in range(20):
+        name = f"j{number}"
+        site.say(JobState(name, ComputeJob(job=name, phase="running")), JobState(name, None))
+        await site.cycles(2)
+    assert site.service._told_states == set()
 
 
 async def test_a_fence_is_stored_before_the_order_that_contains_it_leaves(site):
