@@ -10,6 +10,8 @@ constexpr Nanos kIntervalLeast = 500'000;
 constexpr Nanos kIntervalMost = 60'000'000'000;
 // A century: what a peer says, of whatever clock, can be calculated with.
 constexpr Nanos kLatestDue = 3'155'760'000'000'000'000;
+// More than packets of one sender differ by that were written in another order than they were due.
+constexpr Nanos kSaidApart = 1'000'000'000;
 // A peer of an older version says only whether it had a gap within the last second.
 constexpr Nanos kUnstalledSaid = 1'000'000'000;
 
@@ -19,8 +21,6 @@ std::uint32_t misses_in(Nanos awake, Nanos interval, Nanos late) {
   const Nanos n = (awake - late) / interval;
   return static_cast<std::uint32_t>(std::min<Nanos>(n, std::numeric_limits<std::uint32_t>::max()));
 }
-
-std::uint64_t unsign(Nanos value) { return static_cast<std::uint64_t>(std::max<Nanos>(value, 0)); }
 
 }  // namespace
 
@@ -39,15 +39,11 @@ std::uint64_t Path::References::take(bool many) {
 }
 
 Path::Path(const PathConfig& config, Nanos interval, const Random& random)
-    : config_(config), interval_(interval), pace_(interval), random_(random), nonce_(random()) {}
+    : config_(config), interval_(interval), pace_(interval), identity_(random) {}
 
 Nanos Path::lateness(Nanos interval) const {
   // A sender that follows its grid moves by up to a sixteenth of its interval (Cadence::advance).
   return std::min(interval / 2, pace_ / 2 + interval / 16);
-}
-
-bool Path::retired(std::uint64_t incarnation) const {
-  return std::find(retired_.begin(), retired_.end(), incarnation) != retired_.end();
 }
 
 std::uint64_t Path::sent_unheard(std::uint64_t heard, Nanos before) const {
@@ -86,26 +82,31 @@ void Path::emit(ring::EventKind kind, Nanos now, std::uint16_t flags, std::uint3
   sink.event(record);
 }
 
-void Path::establish(const Packet& packet, Nanos now, RecordSink& sink) {
-  if (peer_incarnation_ != 0) {
-    retired_[retired_count_++ % retired_.size()] = peer_incarnation_;
-    ++restarts_;
-    emit(ring::EventKind::kPeerRestart, now, 0, 0, peer_incarnation_, packet.incarnation, 0, sink);
-  }
-  peer_incarnation_ = packet.incarnation;
-  do {
-    nonce_ = random_();
-  } while (nonce_ == 0);
+void Path::end_window() {
   rx_lost_before_ += window_.lost();
-  rx_lost_away_ = 0;
+  rx_lost_away_ += window_.lost();  // its sender goes on counting from there
   window_ = {};
+}
+
+void Path::begin_anew() {
+  end_window();
   due_times_.forget();
   said_ = said_single_ = 0;  // of another clock, if the host was booted anew
-  established_ = now;
   arrived_ = {};
   untold_arrived_ = {};
   gone_ = false;
   feedback_seq_ = 0;
+}
+
+void Path::establish(const Packet& packet, Nanos now, RecordSink& sink) {
+  if (peer_incarnation() != 0) {
+    ++restarts_;
+    emit(ring::EventKind::kPeerRestart, now, 0, 0, peer_incarnation(), packet.incarnation, 0, sink);
+  }
+  identity_.establish(packet);
+  begin_anew();
+  rx_lost_away_ = 0;
+  established_ = now;
   tx_lost_seen_ = 0;
   tx_bitmap_ = 0;
 }
@@ -114,30 +115,39 @@ Path::Verdict Path::on_packet(const Packet& packet, std::uint16_t from, const Ar
                               std::uint64_t own_incarnation, const StallLog& stalls,
                               RecordSink& sink) {
   const bool roams = (packet.flags & kWireRoams) != 0;
-  if (packet.incarnation != peer_incarnation_ || peer_incarnation_ == 0) {
-    if (packet.incarnation == 0 || retired(packet.incarnation)) return Verdict::kReplay;
+  if (packet.incarnation != peer_incarnation() || peer_incarnation() == 0) {
+    if (packet.incarnation == 0 || identity_.retired(packet.incarnation)) return Verdict::kReplay;
     // Before it is established, too: it may be older now, and hear us no more.
     source_.peer_roams(roams);
     peer_challenge_ = packet.challenge;
-    if (packet.response != nonce_) {
+    if (!identity_.answers(packet)) {
       tries_ = 0;
       report_ = true;  // let it have our challenge
       return Verdict::kUnproven;
     }
     establish(packet, arrival.mono, sink);
   }
+  switch (identity_.follow(packet, window_)) {
+    case PeerIdentity::Follows::kInOrder:
+      break;
+    case PeerIdentity::Follows::kAnew:
+      begin_anew();
+      break;
+    case PeerIdentity::Follows::kUnproven:
+      report_ = true;
+      return Verdict::kUnproven;
+    case PeerIdentity::Follows::kBehind:
+      return Verdict::kReplay;
+  }
   const bool bye = (packet.flags & kWireBye) != 0;
   const bool back = gone_ && !bye && packet.seq > window_.highest();
   if (back) {
     // What was sent while nobody was to listen is not lost.
     gone_ = false;
-    rx_lost_before_ += window_.lost();
-    rx_lost_away_ += window_.lost();  // its sender goes on counting from there
-    window_ = {};
+    end_window();
   }
-  const bool seen = (packet.seq <= window_.highest()) && window_.highest() - packet.seq < 64;
   if (!window_.accept(packet.seq)) {
-    if (seen) ++duplicates_;
+    if (packet.seq != 0) ++duplicates_;
     return Verdict::kReplay;
   }
   ++received_;
@@ -188,6 +198,8 @@ bool Path::on_next_due(const Packet& packet, const Arrival& arrival, const Fabri
 void Path::take_due_times(const Packet& packet, Nanos arrived, bool single) {
   const bool silent = packet.due_time <= 0;
   const Nanos said = silent ? arrived : std::min(packet.due_time, kLatestDue);
+  // A packet that was sent later is never due so much sooner: what was said before was not so.
+  if (packet.seq == window_.highest() && said_ - said >= kSaidApart) said_ = said_single_ = 0;
   if (single || said - said_single_ >= 2 * peer_interval_) {
     said_single_ = std::max(said_single_, said);
   }
@@ -213,9 +225,11 @@ void Path::feedback(const Packet& packet, const Arrival& arrival, const StallLog
   tx_bitmap_ = packet.rx_bitmap;
   const Sent& heard = sent_[packet.rx_max % kHistory];
   if (heard.seq == packet.rx_max) acked_ = std::max(acked_, heard.at);
-  // Cumulative at the peer, so that reports lost on the way back lose no count. It falls only when
-  // a packet that was given up comes after all.
+  // Cumulative at the peer, so that reports lost on the way back lose no count. It falls a little
+  // when a packet that was given up comes after all; by more, it was not the peer's before.
+  if (packet.rx_lost + ReceiveWindow::kSpan < tx_lost_seen_) tx_lost_seen_ = packet.rx_lost;
   if (packet.rx_lost > tx_lost_seen_) tx_lost_ += packet.rx_lost - tx_lost_seen_;
+  tx_lost_ = std::min(tx_lost_, next_seq_ - 1);  // whatever is said
   tx_lost_seen_ = std::max(tx_lost_seen_, packet.rx_lost);
 
   if (packet.rx_missed == 0) {
@@ -328,7 +342,7 @@ void Path::on_refused(std::uint64_t seq, Nanos now) {
 }
 
 void Path::resume() {
-  gone_ = peer_incarnation_ != 0;
+  gone_ = peer_incarnation() != 0;
   rx_run_ = report_ = false;
   rx_missed_ = tx_missed_ = tx_reported_ = 0;
   tx_silent_ = 0;
@@ -338,7 +352,7 @@ void Path::resume() {
 
 void Path::judge(Nanos now, const StallLog& stalls, RecordSink& sink) {
   if (gone_) return;
-  if (peer_incarnation_ == 0 || last_heard_ == 0 || peer_interval_ == 0) return;
+  if (peer_incarnation() == 0 || last_heard_ == 0 || peer_interval_ == 0) return;
   const Nanos silent = now - last_heard_;
   const std::uint32_t most = overdue(now, 0);
   if (most == 0) return;
@@ -367,11 +381,11 @@ Packet Path::next_packet(std::uint8_t train, Nanos now, std::uint64_t own_incarn
   p.flags = train;
   p.path = config_.index;
   p.incarnation = own_incarnation;
-  p.challenge = nonce_;
+  p.challenge = identity_.challenge();
   p.response = peer_challenge_;
-  p.peer_incarnation = peer_incarnation_;
+  p.peer_incarnation = peer_incarnation();
   p.seq = next_seq_++;
-  if (peer_incarnation_ == 0 && tries_ < kTries) ++tries_;
+  if (peer_incarnation() == 0 && tries_ < kTries) ++tries_;
   p.interval_us = static_cast<std::uint32_t>(
       std::clamp<Nanos>(pace_told() / 1000, 0, std::numeric_limits<std::uint32_t>::max()));
   const std::uint64_t sent_seq = untold_sent_.take(carries_trains_);
@@ -407,19 +421,6 @@ Packet Path::next_packet(std::uint8_t train, Nanos now, std::uint64_t own_incarn
   return p;
 }
 
-Reachability Path::heard(std::uint32_t misses) const {
-  if (gone_) return Reachability::kGone;
-  if (last_heard_ == 0) return Reachability::kUnknown;
-  if (rx_missed_ == 0) return Reachability::kWell;
-  return rx_missed_ >= misses ? Reachability::kSilent : Reachability::kDoubt;
-}
-
-Reachability Path::told(std::uint32_t misses) const {
-  if (heard(misses) != Reachability::kWell || acked_ == 0) return Reachability::kUnknown;
-  if (tx_missed_ == 0) return Reachability::kWell;
-  return tx_missed_ >= misses ? Reachability::kSilent : Reachability::kDoubt;
-}
-
 Nanos Path::next_judgement() const {
   if (gone_ || last_heard_ == 0 || peer_interval_ == 0 || rx_missed_ >= kLongSilent) {
     return std::numeric_limits<Nanos>::max();
@@ -450,48 +451,6 @@ bool Path::take_report(Nanos now) {
   report_ = false;
   last_report_ = now;
   return true;
-}
-
-void Path::fill(ring::PathRow& row) const {
-  std::copy(config_.peer.ip.begin(), config_.peer.ip.end(), row.address);
-  row.port = config_.peer.port;
-  row.link = config_.link;
-  row.flags = (carries_trains_ ? ring::kPathClock : 0) |
-              (peer_incarnation_ != 0 ? ring::kPathEstablished : 0) |
-              (gone_ ? ring::kPathGone : 0) | (due_times_.holds() ? ring::kPathByDueTime : 0) |
-              (source_.refused() ? ring::kPathPortRefused : 0) | rdma_flags() |
-              std::uint32_t{peer_moves_} << ring::kPathPeerMovesShift |
-              std::uint32_t{source_.used()} << ring::kPathPortShift;
-  row.host_id = config_.host_id;
-  row.interval_ns = unsign(interval_);
-  row.peer_interval_ns = unsign(peer_interval_);
-  row.sent = next_seq_ - 1;
-  row.received = received_;
-  row.rx_lost = rx_lost_before_ + window_.lost();
-  row.tx_lost = tx_lost_;
-  row.duplicates = duplicates_;
-  row.restarts = restarts_;
-  row.rx_missed = rx_missed_;
-  row.tx_missed = tx_missed_;
-  row.rtt_last_ns = unsign(rtt_.last());
-  row.rtt_min_ns = unsign(rtt_.least());
-  row.rtt_smoothed_ns = unsign(rtt_.smoothed());
-  row.last_heard_ns = unsign(last_heard_);
-  row.peer_incarnation = peer_incarnation_;
-  row.rx_bitmap = window_.bitmap();
-  row.tx_bitmap = tx_bitmap_;
-  row.acked_ns = unsign(acked_);
-  row.awake_us = awake_us_;
-  row.said_ns = unsign(said_);
-  if (peer_interval_ != 0) {
-    const Nanos periods = (said_ - said_single_) / peer_interval_ + 1;
-    const Nanos next = said_single_ + periods * peer_interval_;
-    row.due_ns = unsign(next);
-    const Nanos late = lateness(peer_interval_);
-    const Nanos came = last_heard_ + next - said_;  // when it would come, were it as late
-    row.late_ns =
-        unsign(due_times_.holds() ? std::min(late, due_times_.missing_from(1) - came) : late);
-  }
 }
 
 }  // namespace fabric::prober

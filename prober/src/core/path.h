@@ -3,8 +3,8 @@
 //
 // Rules:
 //  - A packet changes the path only if it is of the established incarnation and its sequence is
-//    new. A new incarnation is established once it has answered our challenge; the nonce is then
-//    drawn anew, so a capture of an earlier life never answers it.
+//    new. A new incarnation is established once it has answered our challenge, and so is a sequence
+//    that does not follow (core/peer_identity.h).
 //  - Silence is measured in time during which the prober itself was running. A miss is conclusive
 //    after such silence of an interval and the lateness that is allowed (half the link's interval
 //    and what a sender's grid may move by, but at most half the path's interval), and each further
@@ -35,6 +35,7 @@
 
 #include "core/cadence.h"
 #include "core/due_time.h"
+#include "core/peer_identity.h"
 #include "core/peer_reports.h"
 #include "core/ports.h"
 #include "core/rtt.h"
@@ -69,7 +70,7 @@ inline constexpr Nanos kSearch = 1'000'000'000;
 
 class Path {
  public:
-  using Random = std::function<std::uint64_t()>;
+  using Random = PeerIdentity::Random;
   enum class Verdict : std::uint8_t { kAccepted, kReplay, kUnproven };
 
   Path(const PathConfig& config, Nanos interval, const Random& random);
@@ -131,10 +132,10 @@ class Path {
     return rx_missed_ == 0 && tx_missed_ < kLongSilent ? tx_missed_ : 0;
   }
   // Of the peer's present life; 0: none is established.
-  std::uint64_t peer_incarnation() const { return peer_incarnation_; }
+  std::uint64_t peer_incarnation() const { return identity_.incarnation(); }
   // The address has never answered as this host, and has had its packets: it is tried once each
   // kSearch.
-  bool searched() const { return peer_incarnation_ == 0 && tries_ >= kTries; }
+  bool searched() const { return peer_incarnation() == 0 && tries_ >= kTries; }
   // It is judged by the due times that its peer announced.
   bool judged_by_due_time() const { return due_times_.holds(); }
   // When the next miss will be called, if our own gaps hide nothing of the silence.
@@ -177,6 +178,9 @@ class Path {
   static constexpr Nanos kHeldMost = 100'000'000;
   static constexpr Nanos kRefusedMost = 1'000'000'000;
 
+  static std::uint64_t unsign(Nanos value) {
+    return static_cast<std::uint64_t>(std::max<Nanos>(value, 0));
+  }
   // How much later than an interval after the last one a packet may come.
   Nanos lateness(Nanos interval) const;
   // How many single packets were due between two moments.
@@ -191,7 +195,6 @@ class Path {
   void note_heard(const Packet& packet);
   // The peer may hear us, though we do not hear it: it is to expect the next packet when it comes.
   Nanos pace_told() const { return searched() ? kSearch : interval_; }
-  bool retired(std::uint64_t incarnation) const;
   std::uint32_t rdma_flags() const {
     return (config_.peer.port == kRocePort ? ring::kPathRdma : 0) |
            (ud_terms_.qpn != 0 ? ring::kPathPeerRdma : 0);
@@ -200,6 +203,10 @@ class Path {
   // heard.
   std::uint64_t sent_unheard(std::uint64_t heard, Nanos before) const;
   void establish(const Packet& packet, Nanos now, RecordSink& sink);
+  // What was heard of the peer's sequences is counted, and ends.
+  void end_window();
+  // The same, and what was said with them is forgotten: it may have been another's.
+  void begin_anew();
   void feedback(const Packet& packet, const Arrival& arrival, const StallLog& stalls,
                 RecordSink& sink);
   void measure(const Packet& packet, const Arrival& arrival, RecordSink& sink);
@@ -210,14 +217,10 @@ class Path {
   PathConfig config_;
   Nanos interval_;
   Nanos pace_;
-  Random random_;
 
   // Who the peer is.
-  std::uint64_t peer_incarnation_ = 0;  // 0: none established
-  std::array<std::uint64_t, 4> retired_{};
-  std::size_t retired_count_ = 0;
+  PeerIdentity identity_;
   std::uint32_t tries_ = 0;  // packets sent while unproven, since the last one from there
-  std::uint64_t nonce_;
   std::uint64_t peer_challenge_ = 0;
   std::uint64_t restarts_ = 0;
   std::uint16_t peer_from_ = 0;  // its source port, where it is not that of the configuration

@@ -8,11 +8,12 @@
 namespace fabric::prober {
 
 // Holds: bit i of bitmap() says whether sequence highest() - i arrived; a sequence is accepted at
-// most once; one that is 64 or more behind is refused. A sequence still absent when it is
+// most once; one that is kSpan or more behind is refused. A sequence still absent when it is
 // kReorder behind the highest is lost, and is taken off the lost again if it comes after all.
 class ReceiveWindow {
  public:
   static constexpr std::uint64_t kReorder = 8;
+  static constexpr std::uint64_t kSpan = 64;
 
   // True if `seq` is new. Sequences begin at 1; 0 is refused.
   bool accept(std::uint64_t seq) {
@@ -26,13 +27,13 @@ class ReceiveWindow {
     }
     if (seq > highest_) {
       const std::uint64_t step = seq - highest_;
-      bitmap_ = step >= 64 ? 1 : (bitmap_ << step) | 1;
+      bitmap_ = step >= kSpan ? 1 : (bitmap_ << step) | 1;
       highest_ = seq;
       ++received_;
       return true;
     }
     const std::uint64_t behind = highest_ - seq;
-    if (behind >= 64 || seq < first_) return false;
+    if (behind >= kSpan || seq < first_) return false;
     const std::uint64_t bit = std::uint64_t{1} << behind;
     if ((bitmap_ & bit) != 0) return false;
     bitmap_ |= bit;
