@@ -54,7 +54,9 @@ def own(directory: Path) -> None:
 def publish(authority: Authority, files: BrokerFiles) -> None:
     """Bring what changes with certificates into the broker's directory. Raises ``OSError``."""
     for source in (authority.certificate_file, authority.revocations_file):
-        durable.replace_text(files.directory / source.name, source.read_text(encoding="ascii"))
+        durable.replace_text(
+            files.directory / source.name, durable.require_text(source, MOST_BYTES, "ascii")
+        )
     access = access_list(
         authority.names("compute"), authority.names("operator"), authority.site.prefix,
         authority.revoked, authority.names("events"), authority.names("probe"),
@@ -172,7 +174,7 @@ def reload(files: BrokerFiles) -> None:
     try:
         pid = int(durable.read(files.pid, 32) or b"0")
         process = Path(f"/proc/{pid}")
-        command = (process / "comm").read_text(encoding="utf-8").strip()
+        command = durable.require_text(process / "comm", MOST_BYTES).strip()
         its_own = process.stat().st_uid == files.data.lstat().st_uid
     except (OSError, ValueError):
         return

@@ -59,7 +59,9 @@ def issue(
             pairs = made.compute(name) if role == "compute" else [made.client(name, role, request)]
             for pair in pairs:
                 _hand_out(pair, role, out)
-        durable.replace_text(out / "ca.pem", made.certificate_file.read_text(encoding="ascii"))
+        durable.replace_text(
+            out / "ca.pem", durable.require_text(made.certificate_file, 1 << 20, "ascii")
+        )
         _tell_broker(made, directory)
     except CertificateError as error:
         fail(str(error))

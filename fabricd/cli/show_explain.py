@@ -73,7 +73,7 @@ def explain(console: Console, data: dict[str, Any]) -> None:
 def job(console: Console, data: dict[str, Any]) -> None:
     """One job: whether it moves, whom it waits for, what may hold it up."""
     count = data["processes"]
-    whose = "".join(f" of uid {uid}" for uid in data["uids"])
+    whose = "".join(f" of uid {uid}" for uid in data.get("uids", ()))
     head = f"job {data['job']}{whose} on {data['host']}"
     head += f", {count} process{'es' if count != 1 else ''}"
     console.print(Text(head, style="bold"))
@@ -102,10 +102,11 @@ def job(console: Console, data: dict[str, Any]) -> None:
 
 
 def _limits(data: dict[str, Any]) -> list[str]:
-    if len(data["uids"]) < 2:
-        return list(data["incomplete"])
-    users = ", ".join(map(str, data["uids"]))
-    return [*data["incomplete"], f"users {users} have processes of this job's name: all are in it"]
+    incomplete, uids = data.get("incomplete", ()), data.get("uids", ())
+    if len(uids) < 2:
+        return list(incomplete)
+    users = ", ".join(map(str, uids))
+    return [*incomplete, f"users {users} have processes of this job's name: all are in it"]
 
 
 def detectors(console: Console, operator: dict[str, Any]) -> None:
