@@ -23,6 +23,7 @@ BENCHES = {
     "migrate": "ranks that die: time to the next commit, exactness, cost, torchft and torchrun",
     "plugin": "the plugin beside iperf3 and bare sockets: throughput, latency, CPU, stalls, memory",
     "peers": "a list of 2,048 peers: CPU of check, start and reload, and what waits meanwhile",
+    "attack": "hosts, users and jobs that do harm, and everybody else beside them",
     "verbs": "the plugin over RDMA beside ib_write_bw and ib_write_lat, in the same guests",
 }
 

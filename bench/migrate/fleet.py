@@ -1,16 +1,20 @@
 """A fleet of simulated hosts at a real broker: fabricd's own client, topics and envelopes.
 
 Each host has a connection with a last will, a document, observations of about 20 peers, and an
-agent of the job that it is in. Its agent accepts and runs what it is ordered. A frozen host says
-nothing more, and its connection stays open, as that of a host that hangs.
+agent of the job that it is in. Each job has a key: its agents seal who they are, and accept no
+generation with a member without that seal. A frozen host says nothing more, and its connection
+stays open, as that of a host that hangs.
 """
 
 from __future__ import annotations
 
+import functools
+import json
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from fabric_train.host.job_key import JobKey
 from fabric_train.messages.documents import (
     AgentDocument,
     DocumentError,
@@ -25,7 +29,7 @@ from telemetry.broker.interface import MessageFactory
 from telemetry.broker.settings import BrokerSettings
 from telemetry.messages.documents import ComputeOrder, HostDocument, HostJob, HostObservations
 from telemetry.messages.documents import parse as parse_data
-from telemetry.messages.envelope import Message, Sender
+from telemetry.messages.envelope import Message, Sender, encode
 from telemetry.messages.topics import Kind, Topic, subscription
 
 RANKS = 8
@@ -75,6 +79,12 @@ def plan(hosts: int, seed: int = 1) -> dict[str, Place]:
     return places
 
 
+@functools.cache
+def key_of(job: str) -> JobKey:
+    """The key of a job, which its hosts alone have."""
+    return JobKey(job, random.Random(job).randbytes(32))
+
+
 @dataclass
 class Happened:
     """What the hosts of one process have seen; times are CLOCK_MONOTONIC seconds."""
@@ -84,6 +94,12 @@ class Happened:
     """Host → when the first order with a fence of it came to any other host."""
     running: dict[tuple[str, int], dict[str, float]] = field(default_factory=dict)
     """(job, generation) → host → when it started it."""
+    ordered: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Lost host → host → when an order with the fence came to it."""
+    largest_order: int = 0
+    """Bytes, as JSON, of the largest order that was new to a job."""
+    sealed: set[str] = field(default_factory=set)
+    """Proposals whose seals were found right. All hosts are here, so one looks for all."""
     wrong: list[str] = field(default_factory=list)
 
 
@@ -102,6 +118,7 @@ class SimulatedHost:
         self._silent: set[str] = set()
         self._fences: set[str] = set()
         self._incarnation = f"{random.Random(place.host).getrandbits(64):016x}"
+        self._token = random.Random(place.host + "token").randbytes(32).hex()
         self.client = BrokerClient(
             settings,
             client_id=f"fabricd-{place.host}",
@@ -173,14 +190,24 @@ class SimulatedHost:
             for rank in range(RANKS)
         ]
         others = [one for one in place.mates if one != place.host]
+        key = key_of(place.job)
+        address, store = (f"10.0.{place.host[-4:]}:{port}" for port in (40000, 40001))
         return AgentDocument(
             place.job, place.host, self._incarnation, place.nodes, place.spares, RANKS,
-            f"10.0.{place.host[-4:]}:40000", f"10.0.{place.host[-4:]}:40001",
-            random.Random(place.host + "token").randbytes(32).hex(), processes,
+            address, store, self._token, processes,
             accepted=self._accepted, running=number,
             hears=[one for one in others if one not in self._silent],
             misses=[one for one in others if one in self._silent],
+            key=key.id,
+            seal=key.seal(place.host, self._incarnation, address, store, self._token),
         )  # fmt: skip
+
+    def largest_document(self) -> int:
+        """Bytes of its present document of the job, as a message."""
+        topic = Topic(Kind.HOST_JOB, self.place.host, self.place.job)
+        data = self.client.states.value(topic)
+        factory = MessageFactory(Sender("boot", self._incarnation))
+        return 0 if data is None else len(encode(factory.make(topic, data)))
 
     def freeze(self) -> None:
         """It says nothing more."""
@@ -216,9 +243,13 @@ class SimulatedHost:
         if not fences <= self._fences:
             for one in order.fences:
                 self.happened.fenced.setdefault(one.host, now)
+                self.happened.ordered.setdefault(one.host, {}).setdefault(self.place.host, now)
             self._fences |= fences
             self.publish_observations()
         if job is not None and job.generation is not None:
+            if job.generation.proposal not in self.happened.sealed:
+                size = len(json.dumps(message.data, separators=(",", ":")))
+                self.happened.largest_order = max(self.happened.largest_order, size)
             self._obey(job, job.generation, now)
 
     def _obey(self, job: JobOrder, news: JobGeneration, now: float) -> None:
@@ -226,6 +257,8 @@ class SimulatedHost:
         if job.phase == "proposed" and (
             mine is None or (news.number > mine.number and news.base >= mine.number)
         ):
+            if not self._is_sealed(news):
+                return
             self._accepted = news
         elif job.phase == "running" and mine is not None and mine.proposal == news.proposal:
             if self._running is not None and self._running.number >= news.number:
@@ -236,6 +269,17 @@ class SimulatedHost:
         else:
             return
         self.publish_agent()
+
+    def _is_sealed(self, news: JobGeneration) -> bool:
+        """As fabric-run does; what is not sealed is wrong here."""
+        sealed = self.happened.sealed
+        if news.proposal not in sealed:
+            key = key_of(self.place.job)
+            if not all(key.is_sealed(member) for member in news.members):
+                self.happened.wrong.append(f"{self.place.host}: a member without the key's seal")
+                return False
+            sealed.add(news.proposal)
+        return True
 
     def cleared(self, topic: Topic) -> None:
         """Orders are not cleared."""

@@ -1,4 +1,6 @@
-"""``python -m bench.migrate.fleet_worker PORT HOSTS FIRST COUNT PROGRESS_S``: some of a fleet.
+"""``python -m bench.migrate.fleet_worker DIRECTORY PORT HOSTS FIRST COUNT PROGRESS_S``: some hosts.
+
+``DIRECTORY`` is the broker's: with the certificate of each host.
 
 Commands come on stdin, one a line; each is answered by one JSON line.
 """
@@ -12,10 +14,11 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from bench.migrate.fleet import Happened, SimulatedHost, plan
-from telemetry.broker.settings import BrokerSettings
+from bench.tls_broker import settings_of
 
 CONNECTING = 16
 """Connection attempts at a time."""
@@ -24,13 +27,22 @@ CONNECTING = 16
 class Worker:
     """The hosts of this process."""
 
-    def __init__(self, port: int, hosts: int, first: int, count: int, progress_s: float) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        port: int,
+        hosts: int,
+        first: int,
+        count: int,
+        progress_s: float,
+    ) -> None:
         places = list(plan(hosts).values())
         self.happened = Happened(time.monotonic)
         # 500 hosts in one process: a busy machine delays all of them, which real hosts do not know.
-        settings = BrokerSettings("127.0.0.1", port, keepalive_s=60)
         self.hosts = {
-            place.host: SimulatedHost(settings, place, self.happened)
+            place.host: SimulatedHost(
+                settings_of(directory, port, place.host, keepalive_s=60), place, self.happened
+            )
             for place in places[first : first + count]
         }
         self._progress_s = progress_s
@@ -88,6 +100,10 @@ class Worker:
         """What has happened so far."""
         return {
             "fenced": self.happened.fenced,
+            "ordered": {
+                victim: [len(hosts), max(hosts.values())]
+                for victim, hosts in self.happened.ordered.items()
+            },
             "running": [
                 [job, number, len(hosts), max(hosts.values())]
                 for (job, number), hosts in self.happened.running.items()
@@ -96,6 +112,12 @@ class Worker:
             "wrong": self.happened.wrong[:5],
             "connections": sum(host.client.connections for host in self.hosts.values()),
         }
+
+    async def sizes(self, job: str) -> dict[str, Any]:
+        """Bytes of the largest document that a host of ``job`` has said, and of an order."""
+        mates = [host for host in self.hosts.values() if host.place.job == job]
+        documents = [host.largest_document() for host in mates if not host.frozen]
+        return {"document": max(documents, default=0), "order": self.happened.largest_order}
 
     def _published(self) -> int:
         return sum(host.published for host in self.hosts.values())
@@ -119,6 +141,7 @@ async def _serve(worker: Worker) -> None:
     )
     commands = {
         "connect": worker.connect, "lose": worker.lose, "burst": worker.burst, "seen": worker.seen,
+        "sizes": worker.sizes,
     }  # fmt: skip
     try:
         while words := (await reader.readline()).decode().split():
@@ -129,6 +152,6 @@ async def _serve(worker: Worker) -> None:
 
 
 if __name__ == "__main__":
-    numbers = [int(one) for one in sys.argv[1:5]]
+    numbers = [int(one) for one in sys.argv[2:6]]
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_serve(Worker(*numbers, progress_s=float(sys.argv[5]))))  # type: ignore[misc]
+        asyncio.run(_serve(Worker(Path(sys.argv[1]), *numbers, float(sys.argv[6]))))

@@ -1,5 +1,8 @@
 """2,000 simulated hosts at a real mosquitto, and a real fabric-compute that decides over them.
 
+The broker is that of ``fabric-compute broker``: TLS with a certificate for each connection, the
+access list, its limits. Each job has a key, by which its agents seal what they are.
+
 The hosts' side of the broker is fabricd's own client: one connection, last will, documents and
 observations for each host, 65 jobs of 8 to 516 hosts with 8 ranks each. Everything shares two
 cores, so the simulation itself delays what is measured.
@@ -7,7 +10,6 @@ cores, so the simulation itself delays what is measured.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import subprocess
@@ -20,40 +22,29 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import aiomqtt
-
 from bench.detect.cost import cpu_s, rss_mb
 from bench.migrate.fleet import Place, plan
 from bench.migrate.jobs import REPO
 from bench.report import Row
-from compute.mosquitto import QUEUED
-from lab.services.mosquitto import Mosquitto, free_port
+from bench.tls_broker import TlsBroker
+from lab.services.mosquitto import free_port
 
 WORKERS = 4
 PROGRESS_S = 30.0
 """A fabric-run says its ranks' steps so often: ``fabric_train.host.urgency``."""
-BROKER = (
-    "allow_anonymous true",
-    "autosave_on_changes false",
-    "autosave_interval 30",
-    f"max_queued_messages {QUEUED}",
-    "max_connections 10000",
-    "set_tcp_nodelay true",
-    "sys_interval 1",
-)
-"""As ``fabric-compute broker`` has it, without TLS."""
 LONG_S = 300.0
 
 
 class Fleet:
     """All simulated hosts, in a few processes."""
 
-    def __init__(self, port: int, hosts: int) -> None:
+    def __init__(self, broker: TlsBroker, hosts: int) -> None:
         self.places = plan(hosts)
         self._workers = []
         for number in range(WORKERS):
             first, last = (hosts * one // WORKERS for one in (number, number + 1))
-            words = map(str, (port, hosts, first, last - first, PROGRESS_S))
+            numbers = (broker.port, hosts, first, last - first, PROGRESS_S)
+            words = [str(broker.directory), *map(str, numbers)]
             self._workers.append(
                 subprocess.Popen(
                     [sys.executable, "-m", "bench.migrate.fleet_worker", *words],
@@ -98,14 +89,15 @@ class Fleet:
 class Compute:
     """A fabric-compute of its own directory, in mode migrate."""
 
-    def __init__(self, directory: Path, port: int) -> None:
+    def __init__(self, directory: Path, broker: str) -> None:
+        """``broker``: the lines of its ``[broker]``."""
         self._port = free_port()
         self._config, self._log = directory / "compute.toml", directory / "compute.log"
         (directory / "state").mkdir(mode=0o750)
         (directory / "state" / "mode").write_text("migrate\n")
         self._config.write_text(
             f'name = "c0"\nstate_dir = "{directory}/state"\nstop_file = "{directory}/STOP"\n'
-            f'[broker]\nhost = "127.0.0.1"\nport = {port}\n'
+            f"[broker]\n{broker}"
             f'[metrics]\nlisten = "127.0.0.1:{self._port}"\n'
             "[policy]\nbudget_percent = 50\nbudget_most = 100\n"
         )
@@ -158,13 +150,15 @@ def until(condition: Callable[[], bool], what: str, seconds: float = LONG_S) -> 
 
 
 @contextlib.contextmanager
-def site(hosts: int) -> Iterator[tuple[Mosquitto, Compute, Fleet]]:
+def site(hosts: int) -> Iterator[tuple[TlsBroker, Compute, Fleet]]:
     """Broker, fabric-compute that does not run yet, hosts that are not connected yet."""
     with tempfile.TemporaryDirectory(prefix="bench-scale-") as name:
         directory = Path(name)
-        broker = Mosquitto(directory / "mosquitto", options=BROKER)
+        directory.chmod(0o755)
+        broker = TlsBroker(directory / "broker")
+        broker.issue(list(plan(hosts)))
         broker.start()
-        compute, fleet = Compute(directory, broker.port), Fleet(broker.port, hosts)
+        compute, fleet = Compute(directory, broker.settings_lines), Fleet(broker, hosts)
         try:
             yield broker, compute, fleet
         finally:
@@ -181,7 +175,7 @@ def scale(*, quick: bool, hosts: int = 2000) -> list[Row]:
         connected_s = time.monotonic() - began
         settle = _settle(compute, fleet)
         steady = _steady(broker, compute, fleet, 20.0 if quick else 60.0)
-        losses = _losses(fleet, 5 if quick else 10)
+        losses = _losses(broker, fleet, 5 if quick else 10)
         burst = _burst(compute, fleet, 5.0)
         restart = _restart(compute, fleet, hosts)
     where = f"{hosts:,} connected after {connected_s:.0f} s, two cores for everything"
@@ -207,7 +201,7 @@ def _settle(compute: Compute, fleet: Fleet) -> float:
     return time.monotonic() - began
 
 
-def _steady(broker: Mosquitto, compute: Compute, fleet: Fleet, seconds: float) -> list[Row]:
+def _steady(broker: TlsBroker, compute: Compute, fleet: Fleet, seconds: float) -> list[Row]:
     time.sleep(10.0)  # What follows from the start is over.
     pids = {"fabric-compute": compute.pid, "mosquitto": broker.pid}
     before, began = {name: cpu_s(pid) for name, pid in pids.items()}, time.monotonic()
@@ -224,41 +218,31 @@ def _steady(broker: Mosquitto, compute: Compute, fleet: Fleet, seconds: float) -
         Row("fabric-compute, memory", 500, rss_mb(compute.pid), "MB"),
         Row("mosquitto, CPU", None, share["mosquitto"], "% of a core"),
         Row("mosquitto, memory", None, rss_mb(broker.pid), "MB"),
-        Row("received and sent by the broker, per host and hour", None, per_hour / 1e3, "kB"),
+        Row("read and written by the broker, with TLS, per host and hour", None,
+            per_hour / 1e3, "kB"),
     ]  # fmt: skip
 
 
-def _bytes(broker: Mosquitto) -> int:
-    """That mosquitto has received from its clients and sent to them so far."""
-    names = ["$SYS/broker/bytes/received", "$SYS/broker/bytes/sent"]
-    return asyncio.run(_sum_of(names, broker.port))
-
-
-async def _sum_of(topics: list[str], port: int) -> int:
-    """Of what the broker says first under each of these topics."""
-    found: dict[str, int] = {}
-    async with aiomqtt.Client("127.0.0.1", port) as client:
-        for topic in topics:
-            await client.subscribe(topic)
-        async for message in client.messages:
-            assert isinstance(message.payload, bytes)
-            found[message.topic.value] = int(message.payload)
-            if len(found) == len(topics):
-                break
-    return sum(found.values())
+def _bytes(broker: TlsBroker) -> int:
+    """That mosquitto has read and written so far, TLS and its files among them (proc_pid_io(5))."""
+    fields = dict(
+        line.split(": ") for line in Path(f"/proc/{broker.pid}/io").read_text().splitlines()
+    )
+    return int(fields["rchar"]) + int(fields["wchar"])
 
 
 def _published(fleet: Fleet) -> int:
     return sum(int(answer["published"]) for answer in fleet.ask("seen"))
 
 
-def _losses(fleet: Fleet, count: int) -> list[Row]:
+def _losses(broker: TlsBroker, fleet: Fleet, count: int) -> list[Row]:
     """Hosts of the largest jobs, frozen one after another."""
-    decided, running = [], []
+    decided, ordered, running, carried = [], [], [], []
     jobs = sorted({place.job for place in fleet.places.values() if place.job})[:5]
     for number in range(count):
         job = jobs[number % len(jobs)]
         victim = _victim(fleet.places, job, number // len(jobs))
+        before = _bytes(broker)
         voted = max(answer["voted_at"] for answer in fleet.ask("lose", victim))
         generation = 2 + number // len(jobs)
         left = len(fleet.places[victim].mates) - generation + 1
@@ -267,17 +251,33 @@ def _losses(fleet: Fleet, count: int) -> list[Row]:
             return fleet.running().get(key, (0, 0.0))[0] == hosts
 
         until(takes_over, f"a spare of {job} takes over from {victim}")
-        fenced = min(
-            answer["fenced"][victim] for answer in fleet.ask("seen") if victim in answer["fenced"]
-        )
+        carried.append((_bytes(broker) - before) / 1e6)
+        answers = fleet.ask("seen")
+        fenced = min(answer["fenced"][victim] for answer in answers if victim in answer["fenced"])
+        hosts = [answer["ordered"][victim] for answer in answers if victim in answer["ordered"]]
+        if sum(one for one, _ in hosts) != left:
+            raise RuntimeError(f"not all hosts of {job} have the fence of {victim}")
         decided.append(1e3 * (fenced - voted))
+        ordered.append(1e3 * (max(at for _, at in hosts) - voted))
         running.append(1e3 * (fleet.running()[job, generation][1] - voted))
+    sizes = fleet.ask("sizes", jobs[0])
+    document, order = (max(one[kind] for one in sizes) for kind in ("document", "order"))
+    where = f"{count} hosts of jobs of 130 to 516 hosts; TLS, access list, limits, job keys"
     return [
         Row("last vote → fence at the first host, the latest", 500, max(decided), "ms",
-            note=f"{count} hosts of jobs of 130 to 516 hosts", samples={"ms": decided}),
+            note=where, samples={"ms": decided}),
         Row("last vote → fence at the first host, median", None, median(decided), "ms"),
+        Row("last vote → fence at all hosts of the job, median", 1000, median(ordered), "ms",
+            samples={"ms": ordered}),
+        Row("last vote → fence at all hosts of the job, the latest", 2000, max(ordered), "ms"),
         Row("last vote → all hosts run the next generation, median", None, median(running), "ms",
             samples={"ms": running}),
+        Row("last vote → all hosts run the next generation, the latest", None, max(running), "ms"),
+        Row("largest document of a host, 516 hosts × 8 ranks", None, document / 1e3, "kB",
+            note=f"the largest order: {order / 1e3:.0f} kB; limit 1,049 kB"),
+        Row("read and written by the broker for a takeover, the most", None, max(carried), "MB",
+            note=f"{min(carried):.1f} MB at least; with TLS, and all that passes meanwhile",
+            samples={"MB": carried}),
     ]  # fmt: skip
 
 
