@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import structlog
 
-from compute.event_budget import EventBudget
+from compute.event_budget import EventBudget, stored_bytes
 from compute.intake import Intake, RefusedError
 from compute.store import Store, StoreError
 from telemetry.broker.client import BrokerClient
@@ -58,7 +58,7 @@ class EventLink:
             return
         fields = {"host": message.topic.owner, "event": event.kind, "text": event.text,
                   "fields": event.fields}  # fmt: skip
-        size = len(json.dumps(fields))
+        size = stored_bytes(message.id, json.dumps(fields))
         if not self.budget.spend(message.topic.owner, size, self._clock()):
             return
         try:

@@ -302,7 +302,11 @@ class Store:
     def events(self, most: int) -> list[NewRecord]:
         """The oldest events that are not in the ledger yet. Raises ``StoreError``."""
         rows = self._rows("SELECT id, data FROM events ORDER BY rowid LIMIT ?", most)
-        return [NewRecord("host_event", json.loads(data), name) for name, data in rows]
+        # The version before kept NaN and infinities, which the ledger has no text for.
+        return [
+            NewRecord("host_event", json.loads(data, parse_constant=str), name)
+            for name, data in rows
+        ]
 
     # -- commands of the exec engine ----------------------------------------------------------
 

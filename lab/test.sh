@@ -93,6 +93,9 @@ ctest_end() {
 # Unit tests that take no seconds.
 QUICK='not virtual_time and not patient'
 
+# Tests of both tiers: those that are marked `lab` have processes of their own.
+ATTACKS=tests/attack
+
 # Tests of pure cores: no root, no sleep, no network. Long worlds in virtual time run in the native
 # tier. Words of the command line select tests: then only these run, long ones included, one at a
 # time, without C++ tests. A selected test builds the native files that it needs
@@ -107,7 +110,8 @@ unit() {
   ensure_native release
   ctest_begin release -LE 'processes|patient'
   FABRIC_BUILD=release FABRIC_BUILT=release \
-    strict unit tests/unit -m "not nightly and $QUICK" "${COMPUTING[@]}" || rc=$?
+    strict unit tests/unit $ATTACKS -m "not lab and not nightly and $QUICK" "${COMPUTING[@]}" ||
+    rc=$?
   ctest_end release && return $rc
 }
 
@@ -220,12 +224,12 @@ lab() {
   ensure_native asan
   local beside=0 alone=0
   export FABRIC_BUILD=asan
-  select_tests tests/lab "$@"
-  retried lab -m 'not nightly and not alone' "${WAITING[@]}" "${SELECTED[@]}" || beside=$?
+  select_tests tests/lab,$ATTACKS "$@"
+  retried lab -m 'lab and not nightly and not alone' "${WAITING[@]}" "${SELECTED[@]}" || beside=$?
   [ $beside = 2 ] && return 2 # stopped by hand
   machines_end
   beside_wait
-  retried lab-alone -m 'alone and not nightly' "${SELECTED[@]}" || alone=$?
+  retried lab-alone -m 'lab and alone and not nightly' "${SELECTED[@]}" || alone=$?
   unset FABRIC_BUILD
   # 5: the arguments select none of these. Of neither is a mistake.
   [ $beside = 5 ] && return $alone

@@ -1,10 +1,10 @@
 """Words of ``./run test TIER WORDS…`` as arguments of pytest, each ended by a NUL byte.
 
-``python -m lab.testrun.selection FOLDER WORDS…``
+``python -m lab.testrun.selection FOLDER[,FOLDER…] WORDS…``
 
-A file or folder (also ``FILE::TEST``) may be given from the checkout's root or from the tier's own
-folder on. Without one the whole folder is meant. Options and their values stay as they are: in
-``-k docs`` the word is no folder, though there is one of that name.
+A file or folder (also ``FILE::TEST``) may be given from the checkout's root or from the first of
+the tier's own folders on. Without one all of these are meant. Options and their values stay as they
+are: in ``-k docs`` the word is no folder, though there is one of that name.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ WITH_VALUE = {
 """Options of pytest and of the nightly run whose value is the next word."""
 
 
-def selected(folder: Path, words: Sequence[str], root: Path = Path()) -> list[str]:
+def selected(
+    folder: Path, words: Sequence[str], root: Path = Path(), also: Sequence[Path] = ()
+) -> list[str]:
     """Arguments of pytest.
 
     Args:
         folder: of the tier's tests, from ``root`` on.
         words: of the command line.
         root: of the checkout; default: the working directory.
+        also: further folders with tests of the tier.
     """
     found: list[str] = []
     paths, value = False, False
@@ -40,13 +43,14 @@ def selected(folder: Path, words: Sequence[str], root: Path = Path()) -> list[st
         inside = (root / folder / name).exists()
         paths = paths or inside or (root / name).exists()
         found.append(f"{folder}/{word}" if inside else word)
-    return found if paths else [str(folder), *found]
+    return found if paths else [str(folder), *map(str, also), *found]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print them."""
-    folder, *words = sys.argv[1:] if argv is None else argv
-    for word in selected(Path(folder), words):
+    folders, *words = sys.argv[1:] if argv is None else argv
+    folder, *also = map(Path, folders.split(","))
+    for word in selected(folder, words, also=also):
         sys.stdout.write(f"{word}\0")
     return 0
 

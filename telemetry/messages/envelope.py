@@ -8,6 +8,7 @@ one id.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,6 +27,9 @@ LARGEST: Mapping[Kind, int] = {
 }
 """Bytes of a message, where it may not have ``MAX_BYTES``: what hosts write, and an operator. A
 line of a job's socket has 512 KiB. Of events each fabric-compute has a budget."""
+MAX_DEPTH = 64
+"""Objects and lists in each other. Whoever writes, copies or prints a value needs a part of the
+stack for each, and has less of it left than who has read it."""
 _TEXT = ("id", "source", "type", "time", "bootid", "incarnation")
 _MAX_TEXT = 512
 
@@ -82,12 +86,7 @@ def decode(payload: bytes, topic: Topic) -> Message:
     """The message that arrived on ``topic``. Raises ``BadMessageError``."""
     if len(payload) > (most := LARGEST.get(topic.kind, MAX_BYTES)):
         raise BadMessageError(f"{len(payload)} B, at most {most}")
-    try:
-        event = json.loads(payload)
-    except (ValueError, RecursionError) as error:
-        raise BadMessageError(f"no JSON: {error}") from None
-    if not isinstance(event, dict):
-        raise BadMessageError("no JSON object")
+    event = _load(payload)
     if event.get("specversion") != SPEC_VERSION:
         raise BadMessageError(f"no CloudEvent {SPEC_VERSION}: {event.get('specversion')!r:.40}")
     for name in _TEXT:
@@ -114,3 +113,36 @@ def decode(payload: bytes, topic: Topic) -> Message:
     if event["id"] != message.id:
         raise BadMessageError(f"id {event['id']:.80}, not {message.id:.80}")
     return message
+
+
+def _load(payload: bytes) -> dict[str, Any]:
+    """The object, of JSON as RFC 8259 has it: what is read here can be written again."""
+    try:
+        event = json.loads(payload, parse_constant=_no_number, parse_float=_finite)
+    except (ValueError, RecursionError) as error:
+        raise BadMessageError(f"no JSON: {error}"[:200]) from None
+    if not isinstance(event, dict):
+        raise BadMessageError("no JSON object")
+    if payload.count(b"{") + payload.count(b"[") > MAX_DEPTH and _is_deep(event):
+        raise BadMessageError(f"nested deeper than {MAX_DEPTH}")
+    return event
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no JSON")
+
+
+def _finite(text: str) -> float:
+    if math.isinf(value := float(text)):
+        raise ValueError(f"{text:.40} is out of range")
+    return value
+
+
+def _is_deep(event: dict[str, Any]) -> bool:
+    level: list[Any] = [event]
+    for _ in range(MAX_DEPTH):
+        inner = (one.values() if type(one) is dict else one for one in level)
+        level = [value for values in inner for value in values if type(value) in (dict, list)]
+        if not level:
+            return False
+    return True

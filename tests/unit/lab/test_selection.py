@@ -37,6 +37,14 @@ def test_paths_begin_at_the_root_or_at_the_tiers_folder(root, words, arguments):
     assert selected(UNIT, words, root) == arguments
 
 
+def test_a_tier_of_several_folders_has_all_of_them_unless_one_is_named(root, capsys):
+    also = [Path("tests/attack")]
+    assert selected(UNIT, ["-x"], root, also) == ["tests/unit", "tests/attack", "-x"]
+    assert selected(UNIT, ["docs"], root, also) == ["tests/unit/docs"]
+    assert main(["nowhere,elsewhere", "-x"]) == 0
+    assert capsys.readouterr().out == "nowhere\0elsewhere\0-x\0"
+
+
 @pytest.mark.parametrize("option", ["-k", "-m", "--ignore"])
 @pytest.mark.parametrize("value", ["docs", "fabricd", "lab"])
 def test_the_value_of_an_option_is_no_folder_though_there_is_one(root, option, value):
