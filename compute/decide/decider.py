@@ -18,6 +18,7 @@ from compute.decide.job_state import (
     MOST_RECOVERIES,
     is_urgent,
     job_state,
+    recorded,
     recovery_of,
 )
 from compute.decide.known_job import (
@@ -391,7 +392,7 @@ class Decider:
         decision = self._decision(job, news, now)
         effects = self._fence(name, job, decision, now)
         effects += self._state(name, job, decision, context, now)
-        effects += [Record(one.kind, {"job": name, **one.fields}) for one in decision.records]
+        effects += [recorded(name, one) for one in decision.records]
         fenced = {fence.host for fence in job.fences.values()}
         self._orders.update(name, decision.orders, job.agents.keys() | fenced)
         return effects

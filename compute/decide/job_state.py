@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from compute.decide.effects import Record
 from compute.decide.evidence import Verdict
 from compute.decide.recovery import JobRecord
 from compute.decide.slow_ranks import SlowRank
@@ -115,6 +116,20 @@ def recovery_of(record: JobRecord, generation: JobGeneration | None) -> Recovery
         outcome="recovered", ranks=fields["ranks"], origins=[_place(x) for x in fields["from"]],
         targets=[_place(x) for x in fields["to"]], **common, **times,
     )  # fmt: skip
+
+
+def recorded(job: str, record: JobRecord) -> Record:
+    """A record for the ledger, which keeps it for ever: of a text only so much as is shown."""
+    fields = {name: _shortened(value) for name, value in record.fields.items()}
+    return Record(record.kind, {"job": job, **fields})
+
+
+def _shortened(value: object) -> object:
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, list):
+        return [_place(one) if isinstance(one, str) else one for one in value]
+    return value
 
 
 def _place(text: str) -> str:

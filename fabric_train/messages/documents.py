@@ -25,6 +25,8 @@ from fabric_train.messages.typed_json import DocumentError, FieldError, Reader
 
 VERSION = 1
 PACK_FROM = 4096
+MOST_RANKS = 65_536
+"""Of one generation: whoever reads it works for each."""
 NETWORK = "network"
 """Key of ``ProcessState.software``: over which network the collectives of the job run.
 
@@ -166,8 +168,7 @@ class JobGeneration:
     def from_json(cls, value: object, read: Reader) -> JobGeneration:
         """The reverse of ``to_json``. Raises ``FieldError``."""
         if not isinstance(value, dict) or "packed" not in value:
-            plain: JobGeneration = read(value)
-            return plain
+            return _sound(read(value))
         number, packed = value.get("number"), value["packed"]
         if value.keys() != {"number", "packed"} or type(packed) is not str:
             raise FieldError("is not a number and a packed generation")
@@ -177,8 +178,7 @@ class JobGeneration:
                 generation = read(lengthen(unpack(packed), MOST_BYTES))
             except ValueError as error:
                 raise FieldError(f"is packed wrongly: {error}") from None
-            assert isinstance(generation, cls)
-            _UNPACKED[packed] = generation
+            _UNPACKED[packed] = generation = _sound(generation)
         if type(number) is not int or number != generation.number:
             raise FieldError(f"is number {number!r:.40}, but {generation.number} is packed")
         return generation
@@ -195,6 +195,20 @@ class JobGeneration:
     def has_rank(self, process: str) -> bool:
         """Whether ``process`` holds a rank."""
         return process in self.ranks
+
+
+def _sound(generation: JobGeneration) -> JobGeneration:
+    """``generation``, if all that reads it can rely on its form. Raises ``FieldError``."""
+    ranks = len(generation.slots)
+    if not 0 < ranks <= MOST_RANKS:
+        raise FieldError(f"has {ranks} ranks; allowed: 1 to {MOST_RANKS}")
+    if len(generation.hosts) != ranks:
+        raise FieldError(f"has {ranks} slots on {len(generation.hosts)} hosts")
+    if len(generation.ranks) != ranks:
+        raise FieldError("gives several ranks to one process")
+    if not 0 <= generation.base < generation.number:
+        raise FieldError(f"is number {generation.number}, after {generation.base}")
+    return generation
 
 
 _UNPACKED: weakref.WeakValueDictionary[str, JobGeneration] = weakref.WeakValueDictionary()
