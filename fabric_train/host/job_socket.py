@@ -10,6 +10,8 @@ import asyncio
 import contextlib
 import json
 import random
+import socket
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +32,7 @@ _MAX_QUEUED = 4 * MAX_LINE
 _ANSWER_S = 10.0
 _START_S = 15.0  # for a fabricd that starts at the same time, as after a boot
 _RETRY_S = (0.1, 5.0)
+_CONNECT_S = 5  # behind others, who are served in order
 
 
 class DaemonError(Exception):
@@ -185,7 +188,8 @@ class JobSocket:
         deadline = asyncio.get_running_loop().time() + (0.0 if self._host else _START_S)
         while True:
             try:
-                return await asyncio.open_unix_connection(self._path, limit=MAX_LINE)
+                sock = await _connected(str(self._path))
+                return await asyncio.open_unix_connection(sock=sock, limit=MAX_LINE)
             except OSError as error:
                 waits = asyncio.get_running_loop().time() < deadline
                 if not waits or not self._path.parent.is_dir():
@@ -288,3 +292,22 @@ class JobSocket:
     def _count_bad(self, text: str) -> None:
         self.bad_lines += 1
         self._report(f"fabricd says what is no message: {text} (so far: {self.bad_lines})")
+
+
+async def _connected(path: str) -> socket.socket:
+    """Connect, and wait for one's turn where others stand before fabricd. Raises ``OSError``."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        try:
+            sock.connect(path)
+        except BlockingIOError:  # The queue is full; who waits in the kernel is served in order.
+            sock.setblocking(True)
+            limit = struct.pack("ll", _CONNECT_S, 0)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+            await asyncio.to_thread(sock.connect, path)
+            sock.setblocking(False)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

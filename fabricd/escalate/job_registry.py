@@ -4,17 +4,21 @@ A job has at most one fabric-run here. It counts as gone when its process has en
 observed, not guessed: a lost connection alone says nothing while the process lives. Where the
 process cannot be observed, the end of its connection counts.
 
-A job's name belongs to the user who registered it, as long as that run may live.
+A job's name belongs to the user who registered it, as long as that run may live. An incarnation
+belongs to its user for ever: orders to it hold what opens the ports of its job.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 MOST_JOBS, MOST_OF_USER = 128, 16
 """Running jobs, of all users and of one."""
+MOST_LIVES, MOST_USERS = 256, 16_384
+"""Incarnations of one user that are remembered, the newest, and users."""
 MOST_GONE = 64
 """Ended jobs that are remembered and published; beyond that the oldest is forgotten."""
 
@@ -66,8 +70,12 @@ class Run:
 class JobRegistry:
     """The runs by job, oldest first."""
 
-    def __init__(self) -> None:
+    def __init__(self, user_of: Callable[[int], int] = lambda uid: uid) -> None:
+        """Args: ``user_of``: uid → whose it is; one user may have thousands of them."""
+        self.user_of = user_of
         self.runs: dict[str, Run] = {}
+        self._lives: dict[int, dict[tuple[str, str], None]] = {}
+        """User → jobs and incarnations that were his, both oldest first."""
 
     def of(self, connection: int) -> Run | None:
         """The run that is connected there."""
@@ -80,11 +88,15 @@ class JobRegistry:
         before is gone.
 
         Raises:
-            RefusedError: another user's job or another life that still runs, or too many jobs.
+            RefusedError: another user's job or incarnation, another life that still runs, or too
+                many jobs.
         """
         known = self.runs.get(job)
         if known is not None and known.uid != uid and known.present:
             raise RefusedError(f"job {job} belongs to uid {known.uid} on this host")
+        life = job, incarnation
+        if any(life in lives for user, lives in self._lives.items() if user != uid):
+            raise RefusedError(f"incarnation {incarnation} of job {job} is another user's")
         if known is not None and (known.uid, known.incarnation) == (uid, incarnation):
             if known.proven:
                 raise RefusedError(f"incarnation {incarnation} of job {job} has ended")
@@ -94,15 +106,27 @@ class JobRegistry:
             return known
         if known is not None and known.present:
             raise RefusedError(f"job {job} has a fabric-run on this host, process {known.pid}")
-        running = Counter(run.uid for run in self.runs.values() if run.present)
-        if running[uid] >= MOST_OF_USER or running.total() >= MOST_JOBS:
+        running = Counter(self.user_of(run.uid) for run in self.runs.values() if run.present)
+        own = running[self.user_of(uid)]
+        if own >= MOST_OF_USER or running.total() >= MOST_JOBS:
             raise RefusedError(
-                f"{running[uid]} jobs of uid {uid} and {running.total()} in all run here; allowed: "
+                f"{own} jobs of uid {uid} and {running.total()} in all run here; allowed: "
                 f"{MOST_OF_USER} and {MOST_JOBS}"
             )
         self.runs.pop(job, None)
         run = self.runs[job] = Run(job, incarnation, uid, pid, connection=connection)
+        self._note_life(run)
         return run
+
+    def _note_life(self, run: Run) -> None:
+        lives, life = self._lives.pop(run.uid, {}), (run.job, run.incarnation)
+        lives.pop(life, None)
+        lives[life] = None
+        if len(lives) > MOST_LIVES:
+            del lives[next(iter(lives))]
+        self._lives[run.uid] = lives
+        if len(self._lives) > MOST_USERS:
+            del self._lives[next(iter(self._lives))]
 
     def disconnected(self, connection: int) -> Run | None:
         """A connection ended; returns its run if that changes what is published."""
@@ -169,3 +193,5 @@ class JobRegistry:
                 str(names[0]), str(names[1]), uid, pid, start, gone=item.get("gone") is True
             )
         self.runs = runs
+        for run in runs.values():
+            self._note_life(run)

@@ -37,8 +37,9 @@ DRAIN_S = 10.0
 """A fabric-run that does not read for so long is disconnected."""
 LAST_LINES_S = 1.0
 """Within which the lines are read that a process had sent before it ended."""
-ACCEPT_S = 0.01
-"""Between two connections: a flood of them costs no more than 100 a second."""
+ACCEPT_S, ACCEPT_AT_ONCE = 0.01, 16
+"""Between two looks for connections, and how many one takes. A flood costs no more; who waits in
+connect(2) behind it has his turn, for waiters are served in order."""
 RETRY_S = 0.2
 SO_PEERPIDFD = 77
 """Linux 6.5; the socket module has no name for it."""
@@ -150,6 +151,9 @@ class JobServer:
                     await asyncio.sleep(RETRY_S)
                     continue
                 self._accept(sock)
+                with contextlib.suppress(OSError):  # there are no more
+                    for _ in range(1, ACCEPT_AT_ONCE):
+                        self._accept(self._listening.accept()[0])
                 await asyncio.sleep(ACCEPT_S)
         finally:
             await self._close()
@@ -220,12 +224,13 @@ class JobServer:
         except OSError:
             sock.close()
             return
-        full = self._connections[caller.uid] >= MOST_OF_USER
+        user = self.registry.user_of(caller.uid)
+        full = self._connections[user] >= MOST_OF_USER
         if full or self._connections.total() >= MOST_CONNECTIONS:
             sock.close()
             self._owner.job_line_refused("connections", f"uid {caller.uid} has too many")
             return
-        self._connections[caller.uid] += 1
+        self._connections[user] += 1
         sock.setblocking(False)
         task = asyncio.create_task(self._client(sock, caller.uid, caller.pid))
         self._clients.add(task)
@@ -241,9 +246,10 @@ class JobServer:
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass  # It went away, or does not read or write.
         finally:
-            self._connections[uid] -= 1
-            if not self._connections[uid]:
-                del self._connections[uid]
+            user = self.registry.user_of(uid)
+            self._connections[user] -= 1
+            if not self._connections[user]:
+                del self._connections[user]
             run = None if self._closing else self.registry.disconnected(number)
             if run is not None:
                 self._owner.run_gone(run)
@@ -318,7 +324,7 @@ class JobServer:
             data = await reader.readuntil(b"\n")
         except (asyncio.LimitOverrunError, ValueError):
             raise LineError(f"line over {MAX_LINE} bytes") from None
-        if delay := self._pace.delay_s(uid, len(data)):
+        if delay := self._pace.delay_s(self.registry.user_of(uid), len(data)):
             await asyncio.sleep(delay)
         return parse_line(data)
 

@@ -22,6 +22,7 @@ from fabricd.escalate.job_server import JobServer, Session
 from fabricd.escalate.orders import Orders
 from fabricd.escalate.pace import Pace
 from fabricd.escalate.refusals import Refusals
+from fabricd.jobs.owners import Owners
 from telemetry.events import EventKind
 from telemetry.messages.documents import ComputeOrder, Fence
 from telemetry.messages.envelope import BadMessageError
@@ -71,7 +72,7 @@ class JobsHere:
             fences_changed: called when another set of fences is applied.
         """
         run_dir, state_dir = directories
-        self.registry = JobRegistry()
+        self.registry = JobRegistry(Owners.of().user_of)
         self.orders = Orders()
         self._host, self._boot_id = host, boot_id
         self._refusals, self._record = refusals, record
@@ -291,7 +292,7 @@ class JobsHere:
 
     def _tell_job(self, run: Run, reason: str) -> None:
         """A timeline row, unless its user has had too many: nobody may push out other rows."""
-        if run.uid and self._rows.delay_s(run.uid, 1):
+        if run.uid and self._rows.delay_s(self.registry.user_of(run.uid), 1):
             self._refusals.add("rows", f"uid {run.uid}: {reason}")
             return
         self._record(EventKind.JOB, reason, job=run.job, incarnation=run.incarnation,

@@ -38,6 +38,10 @@ class Owners:
             text = ""
         return cls(frozenset({0, os.geteuid()}), subordinate_ranges(text))
 
+    def user_of(self, uid: int) -> int:
+        """Whose ``uid`` is, as a number to count by: all of a subordinate range are one user's."""
+        return next((held.start for held in self.subordinate if uid in held), uid)
+
     def confirm(self, uids: Iterable[int]) -> bool:
         """Whether what the pages of these users say alike counts as evidence."""
         said = set(uids)
