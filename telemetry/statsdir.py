@@ -164,6 +164,7 @@ class StatsDirectory:
         seen: Callable[[int, int, int], bool] = process_seen,
         groups: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        user_of: Callable[[int], int] = lambda uid: uid,
     ) -> None:
         """Nothing is read yet.
 
@@ -172,6 +173,7 @@ class StatsDirectory:
             seen: as `process_seen`.
             groups: the pages' comm groups, too.
             clock: seconds, for the time that a scan takes.
+            user_of: uid → whose it is, for the quotas: one user may have thousands of them.
         """
         self.path = Path(path)
         self.refused: Counter[str] = Counter()
@@ -179,12 +181,14 @@ class StatsDirectory:
         self._seen = seen
         self._groups = groups
         self._clock = clock
+        self._user_of = user_of
         self._began_s = 0.0
         """When the last scan began, by ``clock``."""
         self._pid_namespace = _pid_namespace()
         self._pages: dict[str, ProcessPage] = {}
         """Valid ones as last read; of one that is being written now that is the page to go by."""
         self._per_uid: Counter[int] = Counter()
+        """By user, as ``user_of`` says."""
         self._alive: Counter[int] = Counter()
         """Pages of running processes by owner."""
         self._unread: dict[str, str] = {}
@@ -275,8 +279,9 @@ class StatsDirectory:
         """Known names: each owner's first, then each owner's second, and so on."""
         owners: dict[int, list[str]] = {}
         for name, page in self._pages.items():
-            owners.setdefault(page.uid, []).append(name)
-        self._alive = Counter(page.uid for page in self._pages.values() if page.alive)
+            owners.setdefault(self._user_of(page.uid), []).append(name)
+        living = (page.uid for page in self._pages.values() if page.alive)
+        self._alive = Counter(map(self._user_of, living))
         rows = zip_longest(*owners.values())
         return [name for row in rows for name in row if name is not None]
 
@@ -347,18 +352,20 @@ class StatsDirectory:
         Raises:
             StatsPageError: quota, too_many.
         """
-        over = page.alive and self._alive[page.uid] >= UID_ALIVE
-        if over or self._per_uid[page.uid] >= UID_PAGES:
+        user = self._user_of(page.uid)
+        over = page.alive and self._alive[user] >= UID_ALIVE
+        if over or self._per_uid[user] >= UID_PAGES:
             raise StatsPageError("quota", f"uid {page.uid}")
         if len(self._pages) >= MAX_PAGES:
             raise StatsPageError("too_many")
-        self._per_uid[page.uid] += 1
-        self._alive[page.uid] += page.alive
+        self._per_uid[user] += 1
+        self._alive[user] += page.alive
 
     def _forget(self, name: str) -> None:
         if (page := self._pages.pop(name, None)) is not None:
-            self._per_uid[page.uid] -= 1
-            self._alive[page.uid] -= page.alive
+            user = self._user_of(page.uid)
+            self._per_uid[user] -= 1
+            self._alive[user] -= page.alive
             self._per_uid = +self._per_uid
 
     def _aged(self, name: str, now_ns: int) -> ProcessPage:

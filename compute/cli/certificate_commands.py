@@ -78,9 +78,15 @@ def revoke(
     """Shut clients out; a broker that runs does so at once."""
     try:
         made = open_authority(directory, authority)
+        problems = []
         for name in names:
-            put(f"{name}: {made.revoke(name)} certificates revoked")
+            try:
+                put(f"{name}: {made.revoke(name)} certificates revoked")
+            except CertificateError as error:  # A slip in one name keeps no other one in.
+                problems.append(str(error))
         _tell_broker(made, directory)
+        if problems:
+            fail("; ".join(problems))
     except CertificateError as error:
         fail(str(error))
     except OSError as error:

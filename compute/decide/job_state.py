@@ -80,7 +80,9 @@ def job_state(
         evidence=[_evidence(one) for one in suspects[:MOST_EVIDENCE]],
         recoveries=list(recoveries[:MOST_RECOVERIES]),
         slow_ranks=[
-            RankSlowness(rank=one.rank, host=_place(one.host), ratio=one.ratio, text=one.text)
+            RankSlowness(
+                rank=one.rank, host=_place(one.host), ratio=one.ratio, text=_text(one.text)
+            )
             for one in (slow[:MOST_SLOW] if phase == "running" else ())
         ],
     )

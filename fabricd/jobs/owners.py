@@ -14,6 +14,8 @@ from pathlib import Path
 
 SUBUID = Path("/etc/subuid")
 _MOST_BYTES = 1 << 20
+BLOCK = 65_536
+"""Uids of one user namespace: of a kubelet's range each pod has so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,9 @@ class Owners:
         return cls(frozenset({0, os.geteuid()}), subordinate_ranges(text))
 
     def user_of(self, uid: int) -> int:
-        """Whose ``uid`` is, as a number to count by: all of a subordinate range are one user's."""
-        return next((held.start for held in self.subordinate if uid in held), uid)
+        """Whose ``uid`` is, as a number to count by: a subordinate block is one user."""
+        held = next((one for one in self.subordinate if uid in one), None)
+        return uid if held is None else uid - (uid - held.start) % BLOCK
 
     def confirm(self, uids: Iterable[int]) -> bool:
         """Whether what the pages of these users say alike counts as evidence."""

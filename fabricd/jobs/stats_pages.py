@@ -92,16 +92,18 @@ class Jobs:
         self.removed = 0
         self._look = look
         self._fault = fault
-        self.errors = ErrorClaims(owners or Owners.of(), now)
+        owners = owners or Owners.of()
+        self.errors = ErrorClaims(owners, now)
         self.report = ScanReport(partial="not scanned yet")
         self.scanned_ns = now
         self._since_ns = now
         """Older events are an earlier daemon's. Newer ones come once each, by their pages' own
         cursors: pages show events late, so no page's newest says anything of another's."""
         self._budget = EventBudget()
+        self._user_of = owners.user_of
         self._ended = EndedPages()
-        self._directory = StatsDirectory(directory)
-        self._live = StatsDirectory(directory, groups=True)
+        self._directory = StatsDirectory(directory, user_of=owners.user_of)
+        self._live = StatsDirectory(directory, groups=True, user_of=owners.user_of)
         self._blocking = BlockingCaller("stats", LIMIT_S)
         self._turn = asyncio.Lock()
 
@@ -196,7 +198,7 @@ class Jobs:
         looks: list[tuple[ProcessPage, int]] = []
         events: list[tuple[ProcessPage, StatsEvent]] = []
         suppressed = newest = 0
-        owners = {page.uid for page in pages if directory.has_new_events(page)}
+        owners = {self._user_of(page.uid) for page in pages if directory.has_new_events(page)}
         room = Counter(dict.fromkeys(owners, _MAX_EVENTS // max(1, len(owners)) or 1))
         for page in pages:
             if not directory.has_new_events(page):
@@ -206,8 +208,9 @@ class Jobs:
                 looks.append((page, batch.next_index))
                 latest = now + (time.monotonic_ns() - began) + 10**9
                 new = [x for x in batch.events if self._since_ns < x.time_ns <= latest]
-                count = self._budget.take(page.uid, len(new), room[page.uid], now)
-                room[page.uid] -= count
+                user = self._user_of(page.uid)
+                count = self._budget.take(user, len(new), room[user], now)
+                room[user] -= count
                 suppressed += len(new) - count
                 events += [(page, item) for item in new[:count]]
                 newest = max([newest, *(min(item.time_ns, now) for item in new)])
