@@ -142,11 +142,14 @@ def _attacks(node: Node) -> Iterator[dict[str, int]]:
             stack.callback(process.wait)
             stack.callback(process.kill)
             processes.append(process)
-        for process in processes:
+        for (name, *_), process in zip(words, processes, strict=True):
+            assert process.stdout is not None
             if process.stdout.readline() != "ready\n":
-                raise RuntimeError(f"an attack has not begun: {process.args}")
+                raise RuntimeError(f"an attack has not begun: {name}")
         yield counts
         for process in processes:
+            assert process.stdin is not None
+            assert process.stdout is not None
             process.stdin.close()
             counts |= json.loads(process.stdout.readline())
 

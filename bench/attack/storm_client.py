@@ -16,7 +16,8 @@ from typing import Any
 
 from bench.attack import mqtt
 from telemetry.broker.backoff import FullJitter
-from telemetry.broker.client import ABSENT, CONNECT_S, PACKET_BYTES, STABLE_S
+from telemetry.broker.client import CONNECT_S, PACKET_BYTES, STABLE_S
+from telemetry.broker.ending import ABSENT
 from telemetry.broker.interface import MessageFactory
 from telemetry.broker.settings import BrokerSettings
 from telemetry.broker.tls import tls_context

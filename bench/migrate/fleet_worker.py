@@ -152,6 +152,7 @@ async def _serve(worker: Worker) -> None:
 
 
 if __name__ == "__main__":
-    numbers = [int(one) for one in sys.argv[2:6]]
+    port, hosts, first, count = (int(one) for one in sys.argv[2:6])
+    pace = float(sys.argv[6])
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_serve(Worker(Path(sys.argv[1]), *numbers, float(sys.argv[6]))))
+        asyncio.run(_serve(Worker(Path(sys.argv[1]), port, hosts, first, count, pace)))
