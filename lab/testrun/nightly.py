@@ -172,6 +172,7 @@ STEPS = [
         _pytest(LAB, "release", marked="nightly and alone"),
         retried=True,
     ),
+    Step("attacks", "attacks that take long", _pytest(["tests/attack"], "release")),
     # Nothing is excused here: a test that needs an idle machine fails.
     Step("lab-loaded", f"the lab tier {LOADED_RUNS} times, one core busy with other work", _loaded),
     # One at a time: machines with daemons and a job starve beside others.
