@@ -28,7 +28,7 @@ from fabricd.escalate.job_server import MOST_CONNECTIONS
 from fabricd.escalate.jobs_here import JobsHere
 from fabricd.escalate.refusals import Refusals
 from fabricd.jobs.owners import Owners
-from telemetry.messages.documents import ComputeOrder
+from telemetry.messages.documents import ComputeOrder, Fence
 
 ANN, MALLORY = 1001, 1002
 SUBORDINATE = range(100_000, 165_536)
@@ -143,6 +143,21 @@ async def test_nobody_takes_the_orders_of_a_run_that_has_ended(jobs, directory):
         told = (await asyncio.to_thread(his.communicate))[0]
         assert order["token"] not in told
         assert ("another user's" in told) == (life == "ann-1")
+
+
+@pytest.mark.lab
+@pytest.mark.xfail(
+    strict=True,
+    reason="a fence names a job, and not whose it is: who registers that name later is told hosts "
+    "and incarnations of the other job. A fence needs the uid of its job, as `HostJob` has it",
+)
+async def test_nobody_learns_of_the_fences_of_a_namesake(jobs, directory):
+    fence = Fence(id="gpt/h5/ann-5", job="gpt", host="h5", incarnation="ann-5", reason="is lost")
+    jobs.order("c0", ComputeOrder(fences=[fence]))
+    his = begin(REGISTERS, directory, MALLORY, register("gpt", "mallory-1"))
+    told = (await asyncio.to_thread(his.communicate))[0]
+    assert "welcome" in told
+    assert "ann-5" not in told
 
 
 def test_a_life_stays_its_users_however_many_others_register():
