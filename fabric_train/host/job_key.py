@@ -47,7 +47,7 @@ class JobKey:
         seal = self.seal(
             member.host, member.incarnation, member.address, member.store, member.token
         )
-        return hmac.compare_digest(seal.encode(), member.seal.encode())
+        return hmac.compare_digest(seal.encode(), member.seal.encode(errors="replace"))
 
 
 def read_key(job: str, file: str) -> JobKey:

@@ -25,7 +25,9 @@ from fabric_train.rules import heartbeats
 
 _GREETING_S = 5.0
 _RETRY_S = (0.05, 1.0)  # first and longest wait before a host is called again
-_UNAUTHENTICATED = 64  # connections that have not proved who they are yet
+UNAUTHENTICATED = 64
+"""Connections that have not proved who they are yet. Beyond that the oldest goes: an agent's does
+within milliseconds."""
 _MAX_QUEUED = 2 * frames.MAX_BODY  # bytes for a peer that does not read
 _BEAT_QUEUED = 1 << 20  # a heartbeat behind more than this says nothing
 _USER_TIMEOUT_MS = 10_000
@@ -105,7 +107,8 @@ class Peers:
         self._connections: dict[str, _Connection] = {}
         self._dials: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._unauthenticated = 0
+        self._unauthenticated: dict[_Connection, None] = {}
+        """Oldest first."""
         self._fenced: set[tuple[str, str]] = set()
         self._heartbeats = heartbeats.Heartbeats(time.monotonic())
         self._reported: tuple[list[str], list[str]] = ([], [])
@@ -238,20 +241,19 @@ class Peers:
 
     async def _greet(self, connection: _Connection) -> None:
         peer = connection.writer.get_extra_info("peername")
-        if self._unauthenticated >= _UNAUTHENTICATED:
-            connection.abort()
-            self._count_bad(
-                f"connection from {peer}: {_UNAUTHENTICATED} others have not greeted yet"
-            )
-            return
-        self._unauthenticated += 1
+        if len(self._unauthenticated) >= UNAUTHENTICATED:
+            oldest = next(iter(self._unauthenticated))
+            del self._unauthenticated[oldest]
+            oldest.abort()
+            self._count_bad(f"{UNAUTHENTICATED} connections have not greeted yet: one is ended")
+        self._unauthenticated[connection] = None
         greeted: wire.PeerHello | None = None
         try:
             try:
                 async with asyncio.timeout(_GREETING_S):
                     greeted = await self._challenge(connection)
             finally:
-                self._unauthenticated -= 1
+                self._unauthenticated.pop(connection, None)
             if greeted is not None:
                 await self._serve(greeted.host, greeted.incarnation, connection)
         except (MessageError, TimeoutError) as error:
