@@ -40,6 +40,9 @@ LAST_LINES_S = 1.0
 ACCEPT_S, ACCEPT_AT_ONCE = 0.01, 16
 """Between two looks for connections, and how many one takes. A flood costs no more; who waits in
 connect(2) behind it has his turn, for waiters are served in order."""
+NAMES_RATE, NAMES_BURST = 0.05, 500
+"""New names of jobs of one user: a second, and at once. A fabric-compute takes no more of a uid
+(`compute.name_budget`), and knows not which uids are one user's."""
 RETRY_S = 0.2
 SO_PEERPIDFD = 77
 """Linux 6.5; the socket module has no name for it."""
@@ -110,6 +113,7 @@ class JobServer:
         self.registry = registry
         self._path, self._owner = path, owner
         self._pace = Pace(time.monotonic)
+        self._names = Pace(time.monotonic, rate=NAMES_RATE, burst=NAMES_BURST, least=1)
         self._connections: Counter[int] = Counter()
         self._clients: set[asyncio.Task[None]] = set()
         self._observed: dict[int, Run] = {}
@@ -274,6 +278,11 @@ class JobServer:
             if not isinstance(line, Register):
                 raise LineError("the first line has to register")
             before = self.registry.runs.get(line.job)
+            if before is None and not self._names.takes(self.registry.user_of(uid), 1):
+                raise RefusedError(
+                    f"the user of uid {uid} has named {NAMES_BURST} new jobs lately; from now on "
+                    f"one in {1 / NAMES_RATE:.0f} s"
+                )
             run = self.registry.register(line.job, line.incarnation, uid, pid, number)
             job = run.job
             if not run.observed:

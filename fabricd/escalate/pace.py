@@ -41,3 +41,12 @@ class Pace:
         if len(self._spent) > MOST_USERS:
             del self._spent[next(iter(self._spent))]
         return max(0.0, spent - self._burst) / self._rate
+
+    def takes(self, uid: int, size: int) -> bool:
+        """Spend ``size`` if that is earned by now; False: nothing is spent."""
+        now = self._clock()
+        spent, then = self._spent.get(uid, (0.0, now))
+        if max(0.0, spent - (now - then) * self._rate) + max(size, self._least) > self._burst:
+            return False
+        self.delay_s(uid, size)
+        return True

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from broker_lab import until
 
+from compute import name_budget
 from fabric_train.host.job_socket import JobSocket
 from fabricd.escalate.job_registry import (
     MOST_JOBS,
@@ -24,8 +25,9 @@ from fabricd.escalate.job_registry import (
     JobRegistry,
     RefusedError,
 )
-from fabricd.escalate.job_server import MOST_CONNECTIONS
+from fabricd.escalate.job_server import MOST_CONNECTIONS, NAMES_BURST, NAMES_RATE
 from fabricd.escalate.jobs_here import JobsHere
+from fabricd.escalate.pace import Pace
 from fabricd.escalate.refusals import Refusals
 from fabricd.jobs.owners import Owners
 from telemetry.messages.documents import ComputeOrder, Fence
@@ -202,6 +204,36 @@ async def test_subordinate_users_are_one_user_when_connections_are_counted(jobs,
     assert (await said(hers))["kind"] == "welcome"
     for one in (hers, *holders):
         end(one)
+
+
+@pytest.mark.lab
+async def test_subordinate_users_are_one_user_when_new_names_are_counted(jobs, directory):
+    """fabric-compute counts them by uid: three of his took all new jobs that a host may have."""
+    jobs.registry.user_of = Owners(subordinate=(SUBORDINATE,)).user_of
+    jobs.server._names = Pace(time.monotonic, rate=1e-6, burst=3, least=1)
+    answers = []
+    for number in range(5):
+        his = begin(REGISTERS, directory, SUBORDINATE[number], register(f"his-{number}", "i"))
+        answers.append((await said(his))["kind"])
+        end(his)
+    assert answers == ["welcome"] * 3 + ["refused"] * 2
+    hers = begin(REGISTERS, directory, ANN, register("gpt", "ann-1"))
+    assert (await said(hers))["kind"] == "welcome"
+    end(hers)
+
+
+def test_what_is_not_earned_is_not_spent():
+    now = 0.0
+    pace = Pace(lambda: now, rate=1.0, burst=2, least=1)
+    assert [pace.takes(1, 1) for _ in range(9)] == [True, True, *[False] * 7]
+    assert pace.takes(2, 1)
+    now = 1.0
+    assert [pace.takes(1, 1) for _ in range(2)] == [True, False]
+
+
+def test_one_user_of_a_host_has_no_more_names_than_a_fabric_compute_takes():
+    assert NAMES_RATE <= name_budget.USER_RATE
+    assert name_budget.USER_BURST >= NAMES_BURST
 
 
 class Heard:
