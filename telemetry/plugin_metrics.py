@@ -45,7 +45,7 @@ PLUGIN_METRICS: tuple[MetricSpec[HostSnapshot], ...] = (
     host_metric(
         "plugin_refused_peers_total",
         "counter",
-        "Connections that plugins dropped: bad secret, version or shape.",
+        "Connections that plugins dropped: bad secret, proof, version or shape.",
         lambda s: s.plugin.refused_peers,
     ),
     host_metric(

@@ -13,6 +13,8 @@ from fabricd.plugincheck.answer import Answer, as_document
 from fabricd.views.host_check import Level
 
 MAX_NAMES = 8
+CHALLENGES_FROM = 6
+"""The wire version from which on a plugin lets older ones in with FABRIC_UNPROVEN=1 only."""
 DOCS = "docs/operate/doctor.md#the-plugin-on-all-hosts-of-a-job"
 
 
@@ -119,10 +121,22 @@ def _wire(known: Mapping[str, Answer], mixed: Severity) -> Iterator[Finding]:
         return
     rows = _rows(ranges, lambda pair: f"wire {pair[0]} to {pair[1]}")
     lowest_max = min(highest for _, highest in ranges.values())
+    strict = [
+        host for host, (_, highest) in ranges.items()
+        if highest >= CHALLENGES_FROM and known[host].variables.get("FABRIC_UNPROVEN") != "1"
+    ]  # fmt: skip
     if max(lowest for lowest, _ in ranges.values()) > lowest_max:
         yield Finding(
             Severity.CRITICAL, "job", "Some hosts' plugins have no wire version in common.",
             "Install one release on all hosts.", rows,
+        )  # fmt: skip
+    elif lowest_max < CHALLENGES_FROM and strict:
+        yield Finding(
+            Severity.CRITICAL, _listed(strict),
+            f"The plugin there lets no wire version below {CHALLENGES_FROM} in; some hosts know "
+            f"{lowest_max} at most.",
+            "Install one release on all hosts, or set FABRIC_UNPROVEN=1 while you upgrade.",
+            rows,
         )  # fmt: skip
     else:
         yield Finding(

@@ -13,6 +13,7 @@
 #include "core/receive_core.h"
 #include "core/send_core.h"
 #include "host/handle.h"
+#include "host/handshake.h"
 #include "host/steer_reader.h"
 #include "host/wire.h"
 
@@ -50,6 +51,78 @@ void hello(View bytes) {
     const HelloBytes written = encode(*read, kSecret);
     const auto again = decode_hello(written, kSecret);
     expect(again && encode(*again, kSecret) == written, "a hello does not survive");
+  }
+}
+
+// What comes on a connection: a hello, signed, and what follows it. Only the one proof of this
+// challenge may get it through.
+void opening(View bytes) {
+  const ChallengeNonce nonce{1, 2};
+  const HelloBytes raw = [&] {
+    HelloBytes all = fixed<kHelloSize>(bytes);
+    sign(all);
+    return all;
+  }();
+  const View rest = bytes.subspan(std::min(bytes.size(), kHelloSize));
+  const ProofBytes proof = proof_of(raw, nonce, kSecret);
+  using Next = AcceptorHandshake::Next;
+  AcceptorHandshake acceptor;
+  Next next = Next::more;
+  const auto take = [&](View part) {
+    while (!part.empty() && (next == Next::more || next == Next::challenge)) {
+      const std::span<std::byte> room = acceptor.room();
+      const std::size_t count = std::min({room.size(), part.size(), std::size_t{100}});
+      std::copy_n(part.begin(), count, room.begin());
+      part = part.subspan(count);
+      next = acceptor.received(
+          count, kWireVersion, [](const HelloClaim&) { return std::optional(kSecret); },
+          [&nonce] { return nonce; });
+    }
+  };
+  take(raw);
+  if (next == Next::challenge) {
+    expect(decode_challenge(acceptor.challenge(), kSecret).has_value(), "a challenge is not read");
+    take(rest);
+    const bool proves =
+        rest.size() >= kProofSize && std::equal(proof.begin(), proof.end(), rest.begin());
+    expect((next == Next::done) == proves, "a hello is believed without its proof");
+  } else if (next == Next::done) {
+    expect(common_version(acceptor.hello().version_min, acceptor.hello().version_max,
+                          kWireVersion) < kWireVersionChallenge,
+           "a hello is not challenged");
+  }
+}
+
+// What a dialler gets back: with right tags, and as it is.
+void answers(View bytes) {
+  Hello said;
+  said.nonce = 7;
+  said.rails = 1;
+  for (const bool is_signed : {false, true}) {
+    DialerHandshake dialer(said, kSecret);
+    ChallengeBytes raw = fixed<kChallengeSize>(bytes);
+    if (is_signed) {
+      sign(raw);
+      if (const auto read = decode_challenge(raw, kSecret)) {
+        const ChallengeBytes written = encode(*read, kSecret);
+        const auto again = decode_challenge(written, kSecret);
+        expect(again && encode(*again, kSecret) == written, "a challenge does not survive");
+      }
+    }
+    std::vector<std::byte> all(raw.begin(), raw.end());
+    const View rest = bytes.subspan(std::min(bytes.size(), kChallengeSize));
+    all.insert(all.end(), rest.begin(), rest.end());
+    using Next = DialerHandshake::Next;
+    Next next = Next::more;
+    for (View part(all); !part.empty() && (next == Next::more || next == Next::prove);) {
+      const std::span<std::byte> room = dialer.room();
+      const std::size_t count = std::min(room.size(), part.size());
+      std::copy_n(part.begin(), count, room.begin());
+      part = part.subspan(count);
+      next = dialer.received(count);
+      expect(next != Next::prove || is_signed || decode_challenge(raw, kSecret),
+             "a challenge of a stranger is answered");
+    }
   }
 }
 
@@ -400,8 +473,10 @@ void feed(View bytes) {
   switch (static_cast<Reader>(std::to_integer<unsigned>(bytes[0]) %
                               static_cast<unsigned>(Reader::count))) {
     case Reader::hello:
+      opening(rest);
       return hello(rest);
     case Reader::welcome:
+      answers(rest);
       return welcome(rest);
     case Reader::handle:
       return handle(rest);

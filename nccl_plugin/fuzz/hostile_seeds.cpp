@@ -179,10 +179,17 @@ std::vector<std::vector<std::byte>> seeds() {
   hi.epoch = 1;
   hi.listeners[0] = address;
   add(out, Reader::hello, encode(hi, kSecret));
+  Bytes proved;
+  const HelloBytes unproved = encode(hi, kSecret);
+  const ProofBytes proof = proof_of(unproved, {1, 2}, kSecret);
+  proved.insert(proved.end(), unproved.begin(), unproved.end());
+  proved.insert(proved.end(), proof.begin(), proof.end());
+  add(out, Reader::hello, proved);
   Welcome back;
   back.rails = 4;
   back.listeners[0] = address;
   add(out, Reader::welcome, encode(back, kSecret));
+  add(out, Reader::welcome, encode(Challenge{kWireVersion, {3, 4}, 7}, kSecret));
   Handle where;
   where.rails = 2;
   where.listeners[0] = address;

@@ -95,6 +95,7 @@ std::shared_ptr<Listener> Control::listen(std::size_t rail, Handle& handle) {
   handle.secret = listener->secret;
   handle.primary_rail = listener->rail;
   handle.rails = static_cast<std::uint8_t>(context_.rails.size());
+  handle.wire_min = lowest_accepted();
   handle.wire_max = static_cast<std::uint8_t>(context_.params.wire_max);
   for (std::size_t i = 0; i < context_.rails.size(); ++i) {
     const Address& address = context_.rails[i].address;
@@ -159,7 +160,7 @@ std::shared_ptr<Sender> Control::connect(std::size_t rail, const Handle& handle,
   }
   if (common_version(handle.wire_min, handle.wire_max,
                      static_cast<std::uint8_t>(context_.params.wire_max)) == 0) {
-    why = unfit_text(name, handle.wire_min, handle.wire_max);
+    why = unfit_text(name, handle.wire_min, handle.wire_max, kWireVersionMin);
     return nullptr;
   }
   {

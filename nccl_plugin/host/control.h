@@ -147,8 +147,14 @@ class Control {
   [[nodiscard]] Hello hello_to(const Peer& peer, HelloKind kind, core::PathIndex path) const;
   [[nodiscard]] Welcome welcome_for(const Hello& hello, WelcomeStatus status) const;
   [[nodiscard]] std::uint8_t version_with(const Hello& hello) const;
-  [[nodiscard]] std::string unfit_text(const std::string& who, std::uint8_t min,
-                                       std::uint8_t max) const;
+  // Of whoever connects to us.
+  [[nodiscard]] std::uint8_t lowest_accepted() const {
+    return context_.params.unproven ? kWireVersionMin : kWireVersionChallenge;
+  }
+  // `own_min`: the lowest that we speak to them.
+  [[nodiscard]] std::string unfit_text(const std::string& who, std::uint8_t min, std::uint8_t max,
+                                       std::uint8_t own_min) const;
+  void say_unproven(const Hello& hello, const Connection& connection);
   void refuse_version(Peer& peer, const Welcome& welcome);
   void refuse_version(const Hello& hello);
   void dial_link(Peer& peer, core::PathIndex path, std::int64_t now);
@@ -205,6 +211,7 @@ class Control {
   // Control thread only.
   std::map<std::uint64_t, std::unique_ptr<Peer>> outbound_;
   std::map<std::uint64_t, std::unique_ptr<Peer>> inbound_;
+  std::set<std::uint64_t> unproven_;  // processes that were let in without a proof
   std::map<std::uint64_t, Sending> senders_;
   std::map<std::uint64_t, Receiving> receivers_;
   // What closed receivers had, for senders that missed their last word; the oldest go first.

@@ -41,83 +41,6 @@ Peer& Control::inbound_peer(const Hello& hello, const Secret& secret) {
   return *peer;
 }
 
-Hello Control::hello_to(const Peer& peer, HelloKind kind, core::PathIndex path) const {
-  Hello hello;
-  hello.kind = kind;
-  // One that speaks kWireVersionUnsafe at most would choose that.
-  const auto highest = static_cast<std::uint8_t>(context_.params.wire_max);
-  const std::uint8_t common = common_version(kWireVersionMin, peer.wire_max, highest);
-  hello.version_max = common != 0 ? common : highest;
-  hello.rails = static_cast<std::uint8_t>(context_.rails.size());
-  hello.initiator_rail = static_cast<std::uint8_t>(peer.local_rail(path));
-  hello.acceptor_rail = static_cast<std::uint8_t>(peer.remote_rail(path));
-  hello.listen_id = peer.listen_id;
-  hello.chunk_size = context_.params.chunk_size;
-  hello.initiator = context_.incarnation;
-  hello.run_incarnation = context_.run_incarnation;
-  hello.acceptor = peer.incarnation;
-  hello.nonce = random_number();
-  hello.comm = moves_;
-  hello.listeners = addresses().listeners;
-  return hello;
-}
-
-Welcome Control::welcome_for(const Hello& hello, WelcomeStatus status) const {
-  Welcome welcome;
-  welcome.version = version_with(hello);
-  welcome.status = status;
-  if (status == WelcomeStatus::version) {
-    welcome.version = static_cast<std::uint8_t>(context_.params.wire_max);
-    welcome.version_min = kWireVersionMin;
-  }
-  welcome.rails = static_cast<std::uint8_t>(context_.rails.size());
-  welcome.incarnation = context_.incarnation;
-  welcome.nonce = hello.nonce;
-  welcome.listeners = addresses().listeners;
-  return welcome;
-}
-
-std::uint8_t Control::version_with(const Hello& hello) const {
-  return common_version(hello.version_min, hello.version_max,
-                        static_cast<std::uint8_t>(context_.params.wire_max));
-}
-
-std::string Control::unfit_text(const std::string& who, std::uint8_t min, std::uint8_t max) const {
-  return who + " runs a plugin that speaks wire versions " + std::to_string(min) + " to " +
-         std::to_string(max) + ", this one " + std::to_string(kWireVersionMin) + " to " +
-         std::to_string(context_.params.wire_max) + ": install the same release on all hosts";
-}
-
-// Waiting would not make the peer another: an error now, and what has to be done. Its handle said
-// otherwise, or the comm would not be.
-void Control::refuse_version(Peer& peer, const Welcome& welcome) {
-  if (peer.gone) {
-    return;
-  }
-  const std::string text = unfit_text(peer.name(), welcome.version_min, welcome.version);
-  {
-    const std::scoped_lock lock(registry_);
-    unfit_[peer.incarnation] = text;
-  }
-  give_up(peer, text);
-}
-
-// Only who has a handle of ours can sign a hello: nobody else will come for it.
-void Control::refuse_version(const Hello& hello) {
-  add(context_.stats.refused_peers, 1);
-  context_.say(LogLevel::warn,
-               "refused: " + unfit_text("a peer", hello.version_min, hello.version_max));
-  // A liveness probe is signed with the handle of its own listener.
-  if (hello.kind != HelloKind::liveness_probe) {
-    const std::scoped_lock lock(registry_);
-    const auto listener = listeners_.find(hello.listen_id);
-    if (listener != listeners_.end()) {
-      listener->second->unfit = true;
-    }
-  }
-  context_.waits.signal();
-}
-
 void Control::dial_link(Peer& peer, core::PathIndex path, std::int64_t now) {
   peer.dialing(path, now);
   network_->dial(
@@ -302,14 +225,21 @@ void Control::on_hello(const Hello& hello, const Secret& secret, std::size_t rai
     reply(WelcomeStatus::wrong_incarnation);
     return;
   }
-  if (version_with(hello) == 0) {
+  const std::uint8_t version = version_with(hello);
+  const bool proven = version >= kWireVersionChallenge;
+  // A liveness probe without a proof is answered, which shows nothing, and not believed.
+  const bool asks = hello.kind == HelloKind::liveness_probe && version != 0;
+  if (version < lowest_accepted() && !asks) {
     refuse_version(hello);
     reply(WelcomeStatus::version);
     return;
   }
+  if (!proven && context_.params.unproven) {
+    say_unproven(hello, *connection);
+  }
   if (hello.kind == HelloKind::liveness_probe) {
     const auto peer = outbound_.find(hello.initiator);
-    if (peer != outbound_.end()) {
+    if (peer != outbound_.end() && (proven || context_.params.unproven)) {
       peer->second->on_liveness_probe(hello.listeners, hello.rails, hello.comm, monotonic_ns());
     }
     reply(WelcomeStatus::ok);

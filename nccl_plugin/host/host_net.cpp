@@ -110,6 +110,11 @@ Result HostNet::start() {
       set_standby(context_.params.standby, rails, context_.policy.backup_of, context_.shown);
   context_.rails.assign(rails);
   context_.policy.stripe = context_.params.stripe;
+  if (context_.params.wire_max < kWireVersionChallenge && !context_.params.unproven) {
+    context_.params.complaints += "FABRIC_WIRE=" + std::to_string(context_.params.wire_max) +
+                                  " has no challenge, it needs FABRIC_UNPROVEN=1; ";
+    context_.params.wire_max = kWireVersion;
+  }
   if (transports_.empty()) {
     transports_ = parts_.transports(context_);
     for (const auto& transport : transports_) {
@@ -146,6 +151,12 @@ Result HostNet::start() {
   context_.say(LogLevel::info, describe(context_.params));
   if (!context_.params.complaints.empty()) {
     context_.say(LogLevel::warn, "defaults are used: " + context_.params.complaints);
+  }
+  if (context_.params.unproven) {
+    context_.say(
+        LogLevel::warn,
+        "FABRIC_UNPROVEN=1: peers that answer no challenge are let in. Whoever records one "
+        "of their connections can end this job. Unset it once all hosts have this release");
   }
   if (!no_page.empty()) {
     context_.say(LogLevel::info, "no stats page: " + no_page);

@@ -53,6 +53,7 @@ struct DialResult {
 class Network {
  public:
   using SecretOf = std::function<std::optional<Secret>(const HelloClaim&)>;
+  // The other end has proved the hello, if the version that both know has challenges.
   using OnHello = std::function<void(const Hello&, const Secret&, std::size_t rail,
                                      std::unique_ptr<Connection>)>;
   using Done = std::function<void(DialResult)>;
@@ -73,7 +74,8 @@ class Network {
   // Whoever comes is refused from now on, and whoever is dialled is given up without a word.
   virtual void close() = 0;
 
-  // Connects, says hello and waits for the welcome. `done` is called once, never from within.
+  // Connects, says hello, proves it when asked and waits for the welcome. `done` is called once,
+  // never from within.
   virtual void dial(std::size_t local_rail, const Address& to, const Hello& hello,
                     const Secret& secret, Done done) = 0;
   virtual void tick(std::int64_t now) = 0;

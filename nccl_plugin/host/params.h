@@ -43,7 +43,8 @@ struct Params {
   int ib_split_from = 8192;
   bool ib_inline = true;
   int ib_relaxed_ordering = 2;
-  int wire_max = 5;
+  int wire_max = 6;
+  bool unproven = false;
   std::string complaints;  // not a parameter: what was malformed; init() logs it
 };
 
@@ -125,10 +126,18 @@ inline constexpr std::array kParams{
     ParamSpec{.name = "FABRIC_WIRE",
               .field = &Params::wire_max,
               .low = 1,
-              .high = 5,
+              .high = 6,
               .what =
                   "the highest version of the wire format to offer; peers take the highest that "
-                  "both know. Version 2 is never spoken: it counts as 1"},
+                  "both know. Version 2 is never spoken: it counts as 1. Below 6 only with "
+                  "`FABRIC_UNPROVEN=1`"},
+    ParamSpec{
+        .name = "FABRIC_UNPROVEN",
+        .field = &Params::unproven,
+        .high = 1,
+        .what = "1: peers of releases before wire version 6 are let in. They answer no challenge, "
+                "so whoever records one of their connections can end this job. For the time of "
+                "an upgrade"},
     ParamSpec{.name = "FABRIC_VERBS",
               .field = &Params::verbs,
               .high = 1,

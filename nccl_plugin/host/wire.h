@@ -1,6 +1,6 @@
 // What travels between two plugins. Little-endian, fixed sizes.
 //
-// Versions: both ends take the highest that both know; this code speaks versions 5, 4, 3 and 1. The
+// Versions: both ends take the highest that both know; this code speaks versions 6 to 3 and 1. The
 // handle (host/handle.h) says what the listener speaks, so that who connects knows before it dials
 // that they have none in common. Hello and welcome keep their layout in all versions, so that two
 // that have none in common can say so. `path_validation`, `path_validation_done`, `addresses` and
@@ -9,14 +9,17 @@
 // `rails`), and its chunks say what follows them; a peer of an older version is offered none of
 // that, and all its paths are streams. Version 5 has receives into device memory (a flag in a CTS,
 // in a frame and in a line of verbs/cts_line.h): no peer of an older version is ever told of one.
-// Version 2 had the frames of version 3, but its `eager`
+// Version 6 has challenge and proof; a listener lets a peer of an older version in only with
+// FABRIC_UNPROVEN=1. Version 2 had the frames of version 3, but its `eager`
 // lacked the tag, so a message could land in another receive's buffer. Nobody speaks it any more: a
 // peer that knows 1 and 2 is spoken to in version 1 (common_version).
 //
 // A connection opens with a Hello by the sender of the traffic (or by whoever asks whether a
-// process still lives); the listener answers with a Welcome, or closes without a word when the
-// hello is not one of ours. Then come frames: a FrameHeader and `length` bytes. Parsers take
-// hostile bytes: they return nothing rather than read past the end.
+// process still lives). A hello can be recorded and said again, so nothing of it is believed yet:
+// the listener answers with a Challenge, a fresh nonce, and the other end with a Proof, a tag over
+// that nonce and its whole hello (host/handshake.h). Then the listener sends a Welcome; it closes
+// without a word when hello or proof is not one of ours. Then come frames: a FrameHeader and
+// `length` bytes. Parsers take hostile bytes: they return nothing rather than read past the end.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +33,12 @@
 
 namespace fabric::host {
 
-inline constexpr std::uint32_t kHelloMagic = 0x4c484246;    // "FBHL"
-inline constexpr std::uint32_t kWelcomeMagic = 0x43574246;  // "FBWC"
-inline constexpr std::uint8_t kWireVersion = 5;
+inline constexpr std::uint32_t kHelloMagic = 0x4c484246;      // "FBHL"
+inline constexpr std::uint32_t kWelcomeMagic = 0x43574246;    // "FBWC"
+inline constexpr std::uint32_t kChallengeMagic = 0x48434246;  // "FBCH"
+inline constexpr std::uint32_t kProofMagic = 0x46504246;      // "FBPF"
+inline constexpr std::uint8_t kWireVersion = 6;
+inline constexpr std::uint8_t kWireVersionChallenge = 6;
 inline constexpr std::uint8_t kWireVersionDevice = 5;
 inline constexpr std::uint8_t kWireVersionOneSided = 4;
 inline constexpr std::uint8_t kWireVersionEager = 3;  // has all that TCP uses
@@ -97,8 +103,21 @@ struct Welcome {
 
 inline constexpr std::size_t kHelloSize = 240;
 inline constexpr std::size_t kWelcomeSize = 184;
+inline constexpr std::size_t kChallengeSize = 40;
+inline constexpr std::size_t kProofSize = 32;
 using HelloBytes = std::array<std::byte, kHelloSize>;
 using WelcomeBytes = std::array<std::byte, kWelcomeSize>;
+using ChallengeBytes = std::array<std::byte, kChallengeSize>;
+using ProofBytes = std::array<std::byte, kProofSize>;
+
+// What the listener draws anew for each hello.
+using ChallengeNonce = std::array<std::uint64_t, 2>;
+
+struct Challenge {
+  std::uint8_t version = kWireVersion;  // agreed on
+  ChallengeNonce nonce{};
+  std::uint64_t hello_nonce = 0;  // the hello's
+};
 
 HelloBytes encode(const Hello& hello, const Secret& secret);
 // What to look the secret up by; nothing when it is no hello at all. Not authenticated yet.
@@ -117,6 +136,12 @@ std::uint8_t common_version(std::uint8_t min, std::uint8_t max, std::uint8_t hig
 WelcomeBytes encode(const Welcome& welcome, const Secret& secret);
 std::optional<Welcome> decode_welcome(std::span<const std::byte, kWelcomeSize> bytes,
                                       const Secret& secret);
+
+ChallengeBytes encode(const Challenge& challenge, const Secret& secret);
+std::optional<Challenge> decode_challenge(std::span<const std::byte, kChallengeSize> bytes,
+                                          const Secret& secret);
+// The answer: the nonce, and a tag over it and all of the hello.
+ProofBytes proof_of(const HelloBytes& hello, const ChallengeNonce& nonce, const Secret& secret);
 
 enum class FrameType : std::uint16_t {
   chunk = 1,  // sender → receiver on a data connection

@@ -1,4 +1,4 @@
-// Hello and welcome.
+// Hello, challenge, proof and welcome.
 #include <algorithm>
 
 #include "host/bytes.h"
@@ -169,6 +169,48 @@ std::optional<Welcome> decode_welcome(std::span<const std::byte, kWelcomeSize> b
     return std::nullopt;
   }
   return welcome;
+}
+
+ChallengeBytes encode(const Challenge& challenge, const Secret& secret) {
+  Bytes body;
+  Writer writer(body);
+  writer.put(kChallengeMagic);
+  writer.put(challenge.version);
+  writer.put(std::array<std::uint8_t, 3>{});
+  writer.put(challenge.nonce);
+  writer.put(challenge.hello_nonce);
+  return sealed<kChallengeSize>(std::move(body), secret);
+}
+
+std::optional<Challenge> decode_challenge(std::span<const std::byte, kChallengeSize> bytes,
+                                          const Secret& secret) {
+  if (!genuine(bytes, secret)) {
+    return std::nullopt;
+  }
+  Reader reader(bytes);
+  Challenge challenge;
+  const auto magic = reader.get<std::uint32_t>();
+  challenge.version = reader.get<std::uint8_t>();
+  reader.get<std::array<std::uint8_t, 3>>();
+  challenge.nonce = reader.get<ChallengeNonce>();
+  challenge.hello_nonce = reader.get<std::uint64_t>();
+  const bool known =
+      challenge.version >= kWireVersionChallenge && challenge.version <= kWireVersion;
+  return magic == kChallengeMagic && known ? std::optional(challenge) : std::nullopt;
+}
+
+ProofBytes proof_of(const HelloBytes& hello, const ChallengeNonce& nonce, const Secret& secret) {
+  Bytes body;
+  Writer writer(body);
+  writer.put(kProofMagic);
+  writer.put(std::uint32_t{0});
+  writer.put(nonce);
+  ProofBytes out{};
+  std::copy(body.begin(), body.end(), out.begin());
+  writer.put(hello);
+  const std::uint64_t tag = siphash(secret, body);
+  std::memcpy(out.data() + kProofSize - kTagSize, &tag, kTagSize);
+  return out;
 }
 
 }  // namespace fabric::host

@@ -45,7 +45,7 @@ struct StatsHeader {
   std::uint32_t recv_comms;
   std::uint32_t reserved0;
   std::uint64_t errors;         // results other than success ever returned to NCCL
-  std::uint64_t refused_peers;  // connections dropped: bad secret, version, magic or shape
+  std::uint64_t refused_peers;  // connections dropped: bad secret, proof, version, magic or shape
   // Steer pages refused: corrupt, of another size or version, or of an untrusted owner. Torn reads
   // are repeated and not counted.
   std::uint64_t steer_rejected;

@@ -1,11 +1,14 @@
 #include "tcp/acceptor.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
 #include <utility>
 
+#include "host/control.h"
+#include "host/descriptor_budget.h"
 #include "host/monotonic.h"
 #include "tcp/connection.h"
 #include "tcp/socket.h"
@@ -13,15 +16,21 @@
 namespace fabric::tcp {
 
 using host::add;
-using host::kHelloSize;
+using host::DescriptorBudget;
 using host::kMs;
 using host::monotonic_ns;
 
 namespace {
 
-constexpr std::int64_t kHelloNs = 2'000 * kMs;
-constexpr std::size_t kMaxPending = 512;
+// Whoever dials has given up by then (tcp/dialer.cpp).
+constexpr std::int64_t kHelloNs = 1'000 * kMs;
+constexpr std::int64_t kProofNs = 1'000 * kMs;
+constexpr std::int64_t kProofDueNs = 200 * kMs;  // later, whoever needs the descriptor comes first
 constexpr std::int64_t kRestNs = 100 * kMs;
+constexpr int kAtOnce = 64;  // then other events have their turn
+constexpr std::int64_t kLineNs = 60'000 * kMs;
+
+host::ChallengeNonce draw_nonce() { return {host::random_number(), host::random_number()}; }
 
 }  // namespace
 
@@ -73,6 +82,8 @@ void Acceptor::close() {
     poller_.remove(pending.fd.get());
   }
   pending_.clear();
+  challenged_.clear();
+  strangers_ = 0;
 }
 
 void Acceptor::watch(std::size_t rail) {
@@ -101,7 +112,7 @@ bool Acceptor::waits(std::size_t rail) const {
 }
 
 void Acceptor::accept(std::size_t rail) {
-  while (true) {
+  for (int left = kAtOnce; left > 0; --left) {
     Fd fd = Fd::opened([&] {
       return ::accept4(listeners_[rail].get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     });
@@ -110,33 +121,50 @@ void Acceptor::accept(std::size_t rail) {
       // The kernel wants a descriptor before it looks for a connection.
       if ((error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) &&
           waits(rail)) {
+        if (make_room()) {
+          continue;
+        }
         rest(rail, error);
       }
       return;
     }
-    if (pending_.size() >= kMaxPending) {
-      drop(pending_.begin()->first, true);
-    }
-    const std::uint64_t id = next_++;
-    Pending& pending = pending_[id];
-    pending.fd = std::move(fd);
-    pending.rail = rail;
-    pending.until = monotonic_ns() + kHelloNs;
-    poller_.add(pending.fd.get(), EPOLLIN | EPOLLRDHUP,
-                [this, id](std::uint32_t) { on_event(id); });
-    on_event(id);  // who has spoken already does not count among those that may be dropped
+    admit(std::move(fd), rail);
   }
 }
 
-void Acceptor::on_event(std::uint64_t id) {
-  const auto found = pending_.find(id);
-  if (found == pending_.end()) {
-    return;
+void Acceptor::admit(Fd fd, std::size_t rail) {
+  const DescriptorBudget budget = DescriptorBudget::now();
+  if (strangers_ >= budget.strangers) {
+    drop_oldest_stranger();
   }
-  Pending& pending = found->second;
-  while (pending.got < kHelloSize) {
-    const ssize_t got = ::recv(pending.fd.get(), pending.hello.data() + pending.got,
-                               kHelloSize - pending.got, MSG_DONTWAIT);
+  if (static_cast<std::size_t>(fd.get()) >= budget.reserved_from &&
+      strangers_ >= DescriptorBudget::kLeast && drop_oldest_stranger()) {
+    // To the number that is free now, so that the next one shows again how many are in use.
+    Fd lower = Fd::opened([&] { return ::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0); });
+    if (lower.open()) {
+      fd = std::move(lower);
+    }
+  }
+  const std::uint64_t id = next_++;
+  Pending& pending = pending_[id];
+  ++strangers_;
+  pending.fd = std::move(fd);
+  pending.rail = rail;
+  pending.since = monotonic_ns();
+  pending.until = pending.since + kHelloNs;
+  poller_.add(pending.fd.get(), EPOLLIN | EPOLLRDHUP, [this, id](std::uint32_t) { on_event(id); });
+  on_event(id);  // who has spoken already does not count among those that may be dropped
+}
+
+void Acceptor::on_event(std::uint64_t id) {
+  while (true) {
+    const Entry found = pending_.find(id);
+    if (found == pending_.end()) {
+      return;
+    }
+    Pending& pending = found->second;
+    const std::span<std::byte> room = pending.handshake.room();
+    const ssize_t got = ::recv(pending.fd.get(), room.data(), room.size(), MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) {
       continue;
     }
@@ -144,46 +172,121 @@ void Acceptor::on_event(std::uint64_t id) {
       return;
     }
     if (got <= 0) {
-      drop(id, pending.got != 0);  // whoever said nothing at all is no intruder
+      // Whoever said nothing at all is no intruder, nor is one that gives an attempt up.
+      drop(found, pending.handshake.begun() && !pending.challenged);
       return;
     }
-    const bool first = pending.got < sizeof host::kHelloMagic;
-    pending.got += static_cast<std::size_t>(got);
-    if (first && pending.got >= sizeof host::kHelloMagic && !host::claim_of(pending.hello)) {
-      drop(id, true);
+    if (!on_bytes(found, static_cast<std::size_t>(got))) {
       return;
     }
   }
-  const auto claim = host::claim_of(pending.hello);
-  const auto secret = claim ? secret_of_(*claim) : std::nullopt;
-  const auto hello = secret ? host::decode_hello(pending.hello, *secret) : std::nullopt;
-  if (!hello || hello->acceptor_rail != pending.rail) {
-    drop(id, true);
-    return;
+}
+
+bool Acceptor::on_bytes(Entry entry, std::size_t count) {
+  using Next = host::AcceptorHandshake::Next;
+  Pending& pending = entry->second;
+  const auto highest = static_cast<std::uint8_t>(context_.params.wire_max);
+  const Next next = pending.handshake.received(count, highest, secret_of_, draw_nonce);
+  if (next == Next::more) {
+    return true;
   }
+  if (next == Next::refuse && pending.challenged) {
+    say_recorded(far_end(pending.fd.get()), monotonic_ns());
+  }
+  if (next == Next::refuse || pending.handshake.hello().acceptor_rail != pending.rail) {
+    drop(entry, true);
+    return false;
+  }
+  if (next == Next::challenge) {
+    return challenge(entry);
+  }
+  hand_over(entry);
+  return false;
+}
+
+bool Acceptor::challenge(Entry entry) {
+  Pending& pending = entry->second;
+  // No hello is said twice: the second is a recording, and one at a time is enough of them.
+  if (!challenged_.insert(pending.handshake.hello().nonce).second) {
+    drop(entry, true);
+    return false;
+  }
+  --strangers_;
+  pending.challenged = true;
+  pending.since = monotonic_ns();
+  pending.until = pending.since + kProofNs;
+  const host::ChallengeBytes& bytes = pending.handshake.challenge();
+  if (::send(pending.fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) !=
+      static_cast<ssize_t>(bytes.size())) {
+    drop(entry, false);
+    return false;
+  }
+  return true;
+}
+
+void Acceptor::hand_over(Entry entry) {
+  Pending& pending = entry->second;
   std::byte probe{};
   if (::recv(pending.fd.get(), &probe, 1, MSG_DONTWAIT | MSG_PEEK) == 0) {
-    drop(id, false);  // an attempt that the dialler gave up while we were away
+    drop(entry, false);  // an attempt that the dialler gave up while we were away
     return;
   }
   Fd fd = std::move(pending.fd);
   const std::size_t rail = pending.rail;
+  const host::Hello hello = pending.handshake.hello();
+  const host::Secret secret = pending.handshake.secret();
   poller_.remove(fd.get());
-  pending_.erase(found);
-  tune(fd.get(), hello->kind == host::HelloKind::data ? Purpose::data : Purpose::control,
+  drop(entry, false);
+  tune(fd.get(), hello.kind == host::HelloKind::data ? Purpose::data : Purpose::control,
        context_.params);
-  on_hello_(*hello, *secret, rail, std::make_unique<TcpConnection>(std::move(fd)));
+  on_hello_(hello, secret, rail, std::make_unique<TcpConnection>(std::move(fd)));
 }
 
-void Acceptor::drop(std::uint64_t id, bool count) {
-  const auto found = pending_.find(id);
-  if (found == pending_.end()) {
-    return;
+void Acceptor::drop(Entry entry, bool count) {
+  Pending& pending = entry->second;
+  if (pending.challenged) {
+    challenged_.erase(pending.handshake.hello().nonce);
+  } else {
+    --strangers_;
   }
-  poller_.remove(found->second.fd.get());
-  pending_.erase(found);
+  poller_.remove(pending.fd.get());
+  pending_.erase(entry);
   if (count) {
     add(context_.stats.refused_peers, 1);
+  }
+}
+
+bool Acceptor::drop_oldest_stranger() {
+  for (Entry entry = pending_.begin(); entry != pending_.end(); ++entry) {
+    if (!entry->second.challenged) {
+      drop(entry, true);
+      return true;
+    }
+  }
+  return false;
+}
+
+bool Acceptor::make_room() {
+  if (drop_oldest_stranger()) {
+    return true;
+  }
+  // All others are challenged, and those not in the order in which they are.
+  const std::int64_t now = monotonic_ns();
+  for (Entry entry = pending_.begin(); entry != pending_.end(); ++entry) {
+    if (now - entry->second.since >= kProofDueNs) {
+      drop(entry, true);
+      return true;
+    }
+  }
+  return false;
+}
+
+void Acceptor::say_recorded(const host::Address& from, std::int64_t now) {
+  if (now >= next_line_) {
+    next_line_ = now + kLineNs;
+    context_.say(LogLevel::warn, "refused: " + from.text() +
+                                     " repeats a hello of this job and cannot prove it. "
+                                     "Somebody has recorded connections of this job");
   }
 }
 
@@ -196,8 +299,11 @@ void Acceptor::tick(std::int64_t now) {
       }
     }
   }
-  while (!pending_.empty() && pending_.begin()->second.until <= now) {
-    drop(pending_.begin()->first, true);
+  for (Entry next = pending_.begin(); next != pending_.end();) {
+    const Entry entry = next++;
+    if (entry->second.until <= now) {
+      drop(entry, true);
+    }
   }
 }
 

@@ -17,19 +17,27 @@ using host::kMs;
 namespace {
 
 constexpr std::int64_t kConnectNs = 300 * kMs;  // a lost SYN: start anew before TCP's own second
-constexpr std::int64_t kWelcomeNs = 700 * kMs;
+constexpr std::int64_t kWelcomeNs = 700 * kMs;  // for each answer
+
+// Whether all of so few bytes went out; nothing: the connection is not there yet.
+std::optional<bool> sent(int fd, std::span<const std::byte> bytes) {
+  const ssize_t count = ::send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (count < 0 && (errno == EAGAIN || errno == ENOTCONN)) {
+    return std::nullopt;
+  }
+  return count == static_cast<ssize_t>(bytes.size());
+}
 
 }  // namespace
 
 void Dialer::dial(std::size_t local_rail, const host::Address& to, const host::Hello& hello,
                   const host::Secret& secret, Done done) {
   const std::uint64_t id = next_++;
-  Attempt& attempt = attempts_[id];
-  attempt.hello = host::encode(hello, secret);
-  attempt.nonce = hello.nonce;
-  attempt.secret = secret;
-  attempt.done = std::move(done);
+  Attempt& attempt = attempts_.try_emplace(id, hello, secret, std::move(done)).first->second;
   attempt.fd = start_connect(context_.rails[local_rail], to, context_.params);
+  if (!attempt.fd.open() && (errno == EMFILE || errno == ENFILE) && make_room_()) {
+    attempt.fd = start_connect(context_.rails[local_rail], to, context_.params);
+  }
   const int error = attempt.fd.open() ? 0 : errno;
   if (context_.shortage.note(error, host::monotonic_ns())) {
     context_.say(LogLevel::warn, "cannot connect now, and will try again until FABRIC_DEADLINE: " +
@@ -60,42 +68,45 @@ void Dialer::on_event(std::uint64_t id) {
       finish(id, {error == ECONNREFUSED ? DialOutcome::refused : DialOutcome::failed, {}, {}});
       return;
     }
-    const ssize_t sent =
-        ::send(fd, attempt.hello.data(), attempt.hello.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent < 0 && (errno == EAGAIN || errno == ENOTCONN)) {
+    const auto went = sent(fd, attempt.handshake.hello());
+    if (!went) {
       return;
     }
-    if (sent != static_cast<ssize_t>(attempt.hello.size())) {
+    if (!*went) {
       finish(id, {});
       return;
     }
     attempt.connected = true;
     attempt.until = host::monotonic_ns() + kWelcomeNs;
   }
-  while (attempt.got < attempt.welcome.size()) {
-    const ssize_t got = ::recv(fd, attempt.welcome.data() + attempt.got,
-                               attempt.welcome.size() - attempt.got, MSG_DONTWAIT);
+  using Next = host::DialerHandshake::Next;
+  Next next = Next::more;
+  while (next != Next::done) {
+    const std::span<std::byte> room = attempt.handshake.room();
+    const ssize_t got = ::recv(fd, room.data(), room.size(), MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) {
       continue;
     }
     if (got < 0 && errno == EAGAIN) {
       return;
     }
-    if (got <= 0) {
-      // Hung up on: by a reset on the way, or by a stranger. That proves nobody's death.
+    // Hung up on: by a reset on the way, or by a stranger. That proves nobody's death.
+    next = got <= 0 ? Next::failed : attempt.handshake.received(static_cast<std::size_t>(got));
+    if (next == Next::prove) {
+      attempt.until = host::monotonic_ns() + kWelcomeNs;
+      if (!sent(fd, attempt.handshake.proof()).value_or(false)) {
+        next = Next::failed;
+      }
+    }
+    if (next == Next::failed) {
       finish(id, {});
       return;
     }
-    attempt.got += static_cast<std::size_t>(got);
   }
-  const auto welcome = host::decode_welcome(attempt.welcome, attempt.secret);
-  if (!welcome || welcome->nonce != attempt.nonce) {
-    finish(id, {});
-    return;
-  }
+  const host::Welcome welcome = attempt.handshake.welcome();
   poller_.remove(fd);
   finish(id,
-         {DialOutcome::welcome, std::make_unique<TcpConnection>(std::move(attempt.fd)), *welcome});
+         {DialOutcome::welcome, std::make_unique<TcpConnection>(std::move(attempt.fd)), welcome});
 }
 
 void Dialer::finish(std::uint64_t id, DialResult result) {

@@ -1,10 +1,13 @@
-// Outgoing connections: connect, hello, welcome, within a time limit. Control thread only.
+// Outgoing connections: connect, hello, proof, welcome, each within a time limit. Control thread
+// only.
 #pragma once
 
+#include <functional>
 #include <map>
 
 #include "host/context.h"
 #include "host/fd.h"
+#include "host/handshake.h"
 #include "host/network.h"
 #include "host/poller.h"
 
@@ -14,7 +17,11 @@ class Dialer {
  public:
   using Done = host::Network::Done;
 
-  Dialer(host::Context& context, host::Poller& poller) : context_(context), poller_(poller) {}
+  // Whether a descriptor could be freed for one that is needed.
+  using MakeRoom = std::function<bool()>;
+
+  Dialer(host::Context& context, host::Poller& poller, MakeRoom make_room)
+      : context_(context), poller_(poller), make_room_(std::move(make_room)) {}
   // `done` is called exactly once, from tick() or an event, never from within dial().
   void dial(std::size_t local_rail, const host::Address& to, const host::Hello& hello,
             const host::Secret& secret, Done done);
@@ -24,12 +31,10 @@ class Dialer {
 
  private:
   struct Attempt {
+    Attempt(const host::Hello& hello, const host::Secret& secret, Done when_done)
+        : handshake(hello, secret), done(std::move(when_done)) {}
     host::Fd fd;
-    host::HelloBytes hello{};
-    std::uint64_t nonce = 0;
-    host::Secret secret{};
-    host::WelcomeBytes welcome{};
-    std::size_t got = 0;
+    host::DialerHandshake handshake;
     bool connected = false;
     bool refused = false;
     std::int64_t until = 0;
@@ -40,6 +45,7 @@ class Dialer {
 
   host::Context& context_;
   host::Poller& poller_;
+  MakeRoom make_room_;
   std::map<std::uint64_t, Attempt> attempts_;
   std::uint64_t next_ = 1;
 };

@@ -9,7 +9,7 @@ namespace fabric::tcp {
 class TcpNetwork final : public host::Network {
  public:
   TcpNetwork(host::Context& context, host::Poller& poller, SecretOf secret_of, OnHello on_hello)
-      : dialer_(context, poller),
+      : dialer_(context, poller, [this] { return acceptor_.make_room(); }),
         acceptor_(context, poller, std::move(secret_of), std::move(on_hello)) {}
 
   std::string open() override { return acceptor_.open(); }

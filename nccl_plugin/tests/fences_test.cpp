@@ -351,6 +351,7 @@ TEST_CASE("a peer of the oldest wire version is fenced too, and so is one withou
     CAPTURE(old);
     const auto change = [old](Params& params) {
       params.wire_max = old ? 1 : params.wire_max;
+      params.unproven = old;
       params.failover = old;
     };
     Host a(0, change);

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
+#include "tests/bare_peer.h"
 #include "tests/comm_kit.h"
 
 using namespace fabric;
@@ -10,63 +11,6 @@ using namespace fabric::host;
 using namespace fabric::host::loopback;
 
 namespace {
-
-// Whoever says nothing for so long says nothing.
-void be_patient(int fd) {
-  const timeval timeout{5, 0};
-  ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
-}
-
-Hello hello_for(const Handle& handle, HelloKind kind, std::uint64_t initiator) {
-  Hello made;
-  made.kind = kind;
-  made.rails = 1;
-  made.listen_id = handle.listen_id;
-  made.chunk_size = 32 * 1024;
-  made.initiator = initiator;
-  made.acceptor = handle.incarnation;
-  made.nonce = 7;
-  return made;
-}
-
-// Says hello; the welcome.
-Welcome greet(int fd, const Hello& hello, const Secret& secret) {
-  be_patient(fd);
-  const HelloBytes bytes = encode(hello, secret);
-  REQUIRE(::send(fd, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
-  WelcomeBytes answer{};
-  REQUIRE(::recv(fd, answer.data(), answer.size(), MSG_WAITALL) ==
-          static_cast<ssize_t>(answer.size()));
-  const auto welcome = decode_welcome(answer, secret);
-  REQUIRE(welcome);
-  return *welcome;
-}
-
-// The next frame of this type that comes, whatever else does; 0: none in time. Else its comm.
-std::uint64_t next_of(int fd, FrameType type) {
-  const auto until = Clock::now() + milliseconds(5000);
-  while (Clock::now() < until) {
-    std::array<std::byte, kFrameHeaderSize> bytes{};
-    if (::recv(fd, bytes.data(), bytes.size(), MSG_WAITALL) != static_cast<ssize_t>(bytes.size())) {
-      return 0;
-    }
-    const auto header = decode_frame_header(bytes);
-    REQUIRE(header);
-    std::vector<std::byte> body(header->length);
-    if (!body.empty() &&
-        ::recv(fd, body.data(), body.size(), MSG_WAITALL) != static_cast<ssize_t>(body.size())) {
-      return 0;
-    }
-    if (header->type == type) {
-      return header->comm;
-    }
-  }
-  return 0;
-}
-
-void say(int fd, const Bytes& bytes) {
-  REQUIRE(::send(fd, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
-}
 
 std::int64_t cpu_ms() {
   timespec spent{};
@@ -89,7 +33,7 @@ TEST_CASE("whoever speaks of a comm that is no more is told that it is closed") 
     append_state(words, 999, {PathEpoch{0, 1, 0}, {}}, FrameType::retired);
   }
   SUBCASE("a sender that fences") { append_path(words, FrameType::fence, 999, {0, 1, 0}); }
-  say(link, words);
+  REQUIRE(say(link, words));
   CHECK(next_of(link, FrameType::close) == 999);
   ::close(link);
 }
@@ -126,7 +70,7 @@ TEST_CASE(
   CHECK(next_of(again, FrameType::state) == kComm);
   Bytes words;
   append_frame(words, FrameType::close, kComm);
-  say(again, words);
+  REQUIRE(say(again, words));
   ::close(data);
   bool done = false;
   CHECK(end_of(*pair.b, request, done) == Result::remote_error);

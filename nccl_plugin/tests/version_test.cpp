@@ -1,10 +1,13 @@
 // Peers that speak another version of the wire, and handles of those that speak none of ours: over
 // real sockets.
+#include <poll.h>
+
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <mutex>
 
+#include "tests/bare_peer.h"
 #include "tests/loopback_pair.h"
 
 using namespace fabric;
@@ -68,6 +71,20 @@ class Door {
   Address address_;
 };
 
+// "wire versions 7 to 8, this one 1 to 6"
+std::string versions(int min, int max, int own_min, int own_max) {
+  return "wire versions " + std::to_string(min) + " to " + std::to_string(max) + ", this one " +
+         std::to_string(own_min) + " to " + std::to_string(own_max);
+}
+
+// Offers up to this version, as a release that knew no more.
+Params of_version(int highest) {
+  Params params = Pair::usual();
+  params.wire_max = highest;
+  params.unproven = highest < kWireVersionChallenge;
+  return params;
+}
+
 // A small message before its receive is posted: did it go out? Then it is received.
 bool goes_out_early(Pair& pair) {
   const auto chunks = [&] {
@@ -97,9 +114,7 @@ bool goes_out_early(Pair& pair) {
 // What connect() says to a listener that speaks these versions, when it offers up to `highest`
 // itself. Nobody listens there: what is decided is decided by the handle.
 Result connects(int highest, std::uint8_t min, std::uint8_t max) {
-  Params params = Pair::usual();
-  params.wire_max = highest;
-  const auto net = make_net(params, std::vector<Rail>{rail_of(0, 0)});
+  const auto net = make_net(of_version(highest), std::vector<Rail>{rail_of(0, 0)});
   REQUIRE(net->init(keep_log) == Result::success);
   Handle handle;
   handle.rails = 1;
@@ -128,14 +143,15 @@ TEST_CASE("wire version N works with N-1, and with the oldest, either way") {
     REQUIRE(connected(*pair.a, 1));
     CHECK(goes_out_early(pair));
   }
+  static_assert(kWireVersion - 1 < kWireVersionChallenge);
   for (const int version : {kWireVersion - 1, int{kWireVersionEager}, int{kWireVersionMin}}) {
     for (const bool first : {true, false}) {
       CAPTURE(version);
       CAPTURE(first);
       const bool has_eager = version >= kWireVersionEager;  // and path validation
-      const Params newer = Pair::usual();
-      Params older = Pair::usual();
-      older.wire_max = version;
+      Params newer = Pair::usual();
+      const Params older = of_version(version);
+      newer.unproven = older.unproven;  // as the operator says who has both
       Pair pair(2, first ? older : newer, first ? newer : older);
       REQUIRE(connected(*pair.a, 1));
       CHECK(goes_out_early(pair) == has_eager);
@@ -188,10 +204,12 @@ TEST_CASE("a dialler without a common version is told so, and accept() returns a
   REQUIRE(welcome);
   CHECK(welcome->status == WelcomeStatus::version);
   CHECK(welcome->version == kWireVersion);
-  CHECK(welcome->version_min == kWireVersionMin);
+  CHECK(welcome->version_min == kWireVersionChallenge);
   CHECK(welcome->nonce == 77);
   ::close(fd);
-  CHECK(logged().find("wire versions 6 to 7, this one 1 to 5") != std::string::npos);
+  CHECK(logged().find(versions(kWireVersion + 1, kWireVersion + 2, kWireVersionChallenge,
+                               kWireVersion)) != std::string::npos);
+  CHECK(logged().find("FABRIC_UNPROVEN=1") == std::string::npos);  // that would not help
   RecvComm* comm = nullptr;
   CHECK(net->accept(listener, &comm) == Result::remote_error);
   CHECK(comm == nullptr);
@@ -239,7 +257,7 @@ TEST_CASE("a peer without a common version is an error at once that names both")
     net->wait(2000);
   }
   CHECK(result == Result::remote_error);
-  CHECK(logged().find("wire versions 8 to 9, this one 1 to 5") != std::string::npos);
+  CHECK(logged().find(versions(8, 9, kWireVersionMin, kWireVersion)) != std::string::npos);
   future.join();
   door.shut();
   // Now it is known: the next comm to that process is refused before there is one.
@@ -247,7 +265,7 @@ TEST_CASE("a peer without a common version is an error at once that names both")
   SendComm* next = nullptr;
   CHECK(net->connect(0, bytes, 0, &next) == Result::remote_error);
   CHECK(next == nullptr);
-  CHECK(logged().find("wire versions 8 to 9, this one 1 to 5") != std::string::npos);
+  CHECK(logged().find(versions(8, 9, kWireVersionMin, kWireVersion)) != std::string::npos);
   CHECK(net->close(comm) == Result::success);
   net->finalize();
 }
@@ -255,11 +273,13 @@ TEST_CASE("a peer without a common version is an error at once that names both")
 TEST_CASE("connect() refuses a handle without a common version at once, and names both") {
   log_text.clear();
   CHECK(connects(kWireVersion, kWireVersion + 1, kWireVersion + 2) == Result::remote_error);
-  CHECK(logged().find("connect: peer 127.0.11.1:9 runs a plugin that speaks wire versions 6 to 7, "
-                      "this one 1 to 5") != std::string::npos);
+  CHECK(logged().find("connect: peer 127.0.11.1:9 runs a plugin that speaks " +
+                      versions(kWireVersion + 1, kWireVersion + 2, kWireVersionMin,
+                               kWireVersion)) != std::string::npos);
   log_text.clear();
   CHECK(connects(kWireVersion - 1, kWireVersion, kWireVersion) == Result::remote_error);
-  CHECK(logged().find("wire versions 5 to 5, this one 1 to 4") != std::string::npos);
+  CHECK(logged().find(versions(kWireVersion, kWireVersion, kWireVersionMin, kWireVersion - 1)) !=
+        std::string::npos);
   // One in common is enough: the next release drops the oldest, the one before lacks the newest.
   CHECK(connects(kWireVersion, kWireVersion, kWireVersion + 1) == Result::success);
   CHECK(connects(kWireVersion, kWireVersionMin, kWireVersionUnsafe) == Result::success);
@@ -291,19 +311,117 @@ TEST_CASE("a peer that speaks 1 and 2 is offered 1") {
 }
 
 TEST_CASE("a handle says what its listener speaks") {
-  for (const std::uint8_t highest : {kWireVersionMin, kWireVersion}) {
+  for (const bool unproven : {false, true}) {
+    for (const int highest : {int{kWireVersionMin}, int{kWireVersion}}) {
+      CAPTURE(unproven);
+      CAPTURE(highest);
+      Params params = Pair::usual();
+      params.wire_max = highest;
+      params.unproven = unproven;
+      log_text.clear();
+      const auto net = make_net(params, std::vector<Rail>{rail_of(0, 0)});
+      REQUIRE(net->init(keep_log) == Result::success);
+      std::array<std::byte, kHandleSize> bytes{};
+      ListenComm* listener = nullptr;
+      REQUIRE(net->listen(0, bytes, &listener) == Result::success);
+      const auto handle = decode_handle(bytes);
+      REQUIRE(handle);
+      CHECK(handle->wire_min == (unproven ? kWireVersionMin : kWireVersionChallenge));
+      CHECK(handle->wire_max == (unproven ? highest : kWireVersion));
+      CHECK((logged().find("FABRIC_UNPROVEN=1: peers that answer no challenge are let in") !=
+             std::string::npos) == unproven);
+      CHECK((logged().find("FABRIC_WIRE=1 has no challenge") != std::string::npos) ==
+            (!unproven && highest == kWireVersionMin));
+      CHECK(net->close(listener) == Result::success);
+      net->finalize();
+    }
+  }
+}
+
+TEST_CASE("a peer of the release before is refused unless the operator lets it in; the log tells") {
+  for (const bool unproven : {false, true}) {
+    CAPTURE(unproven);
     Params params = Pair::usual();
-    params.wire_max = highest;
+    params.unproven = unproven;
+    log_text.clear();
+    const auto net = make_net(params, std::vector<Rail>{rail_of(1, 0)});
+    REQUIRE(net->init(keep_log) == Result::success);
+    std::array<std::byte, kHandleSize> own{};
+    ListenComm* listener = nullptr;
+    REQUIRE(net->listen(0, own, &listener) == Result::success);
+    const auto handle = decode_handle(own);
+    REQUIRE(handle);
+    // By the handle, before it dials.
+    CHECK((connects(kWireVersion - 1, handle->wire_min, handle->wire_max) == Result::success) ==
+          unproven);
+    CHECK((logged().find(versions(kWireVersionChallenge, kWireVersion, kWireVersionMin,
+                                  kWireVersion - 1)) == std::string::npos) == unproven);
+    // One that dials nevertheless.
+    log_text.clear();
+    for (int i = 0; i < 2; ++i) {
+      Hello hello = hello_for(*handle, HelloKind::control, 4242);
+      hello.version_max = kWireVersion - 1;
+      const int fd = dial(handle->listeners[0]);
+      const Welcome welcome = greet(fd, hello, handle->secret);
+      CHECK(welcome.status == (unproven ? WelcomeStatus::ok : WelcomeStatus::version));
+      CHECK(welcome.version == (unproven ? kWireVersion - 1 : kWireVersion));
+      CHECK(welcome.version_min == (unproven ? 0 : kWireVersionChallenge));
+      ::close(fd);
+    }
+    const std::string let_in = "answers no challenge (wire version 5) and is let in";
+    CHECK((logged().find(let_in) != std::string::npos) == unproven);
+    CHECK(logged().find(let_in) == logged().rfind(let_in));  // once for each process
+    CHECK((logged().find("FABRIC_UNPROVEN=1 lets it in for the time of an upgrade") !=
+           std::string::npos) != unproven);
+    CHECK(stats_of(*net).refused_peers == (unproven ? 0 : 2));
+    RecvComm* comm = nullptr;
+    CHECK(net->accept(listener, &comm) == (unproven ? Result::success : Result::remote_error));
+    // Those that prove themselves are asked to with either.
+    Bytes said;
+    const int fd = dial(handle->listeners[0]);
+    CHECK(greet(fd, hello_for(*handle, HelloKind::control, 4243), handle->secret, &said).status ==
+          WelcomeStatus::ok);
+    CHECK(said.size() == kHelloSize + kProofSize);
+    ::close(fd);
+    CHECK(net->close(listener) == Result::success);
+    net->finalize();
+  }
+}
+
+TEST_CASE("a liveness probe without a proof is answered, and believed only where that is allowed") {
+  for (const bool unproven : {false, true}) {
+    CAPTURE(unproven);
+    Params params = Pair::usual();
+    params.unproven = unproven;
     const auto net = make_net(params, std::vector<Rail>{rail_of(0, 0)});
     REQUIRE(net->init(nullptr) == Result::success);
+    const Door door;
+    Handle handle = door.handle();
+    handle.wire_max = kWireVersion - 1;
     std::array<std::byte, kHandleSize> bytes{};
-    ListenComm* listener = nullptr;
-    REQUIRE(net->listen(0, bytes, &listener) == Result::success);
-    const auto handle = decode_handle(bytes);
-    REQUIRE(handle);
-    CHECK(handle->wire_min == kWireVersionMin);
-    CHECK(handle->wire_max == highest);
-    CHECK(net->close(listener) == Result::success);
+    encode(handle, bytes);
+    SendComm* comm = nullptr;
+    REQUIRE(net->connect(0, bytes, 0, &comm) == Result::success);
+    const int link = ::accept(door.fd(), nullptr, nullptr);
+    HelloBytes said{};
+    REQUIRE(::recv(link, said.data(), said.size(), MSG_WAITALL) ==
+            static_cast<ssize_t>(said.size()));
+    const auto hello = decode_hello(said, handle.secret);
+    REQUIRE(hello);
+    // It says that it lives elsewhere now.
+    const Door elsewhere;
+    Hello probe = hello_for(handle, HelloKind::liveness_probe, handle.incarnation);
+    probe.version_max = kWireVersion - 1;
+    probe.acceptor = hello->initiator;
+    probe.comm = 100;
+    probe.listeners = elsewhere.handle().listeners;
+    const int fd = dial(hello->listeners[0]);
+    CHECK(greet(fd, probe, handle.secret).status == WelcomeStatus::ok);
+    ::close(fd);
+    ::close(link);  // it dials again
+    pollfd came{elsewhere.fd(), POLLIN, 0};
+    CHECK((::poll(&came, 1, unproven ? 5000 : 500) == 1) == unproven);
+    CHECK(net->close(comm) == Result::success);
     net->finalize();
   }
 }

@@ -366,8 +366,10 @@ TEST_CASE("device memory: receives of host memory that no NIC knows do not keep 
 TEST_CASE("device memory: a peer of an older version is never told of it") {
   host::Params older = with_devices();
   older.wire_max = 4;
+  host::Params newer = with_devices();
+  older.unproven = newer.unproven = true;
   Wires wires(1);
-  Pair pair = logged(older, with_devices());
+  Pair pair = logged(older, newer);
   Buffer from(*pair.a, 1000, false);
   Buffer to(*pair.b, 1000, true);
   Message message;

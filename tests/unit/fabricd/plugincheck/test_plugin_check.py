@@ -67,6 +67,24 @@ REFUSED = (
 )
 
 
+@pytest.mark.parametrize("allow", [False, True])
+def test_a_release_with_challenges_beside_one_without_needs_the_switch(allow):
+    """A plugin of wire version 6 lets an older one in only where the operator says so."""
+    newer = {"plugin": {"wire_max": 6}}
+    judgement = judge(job({}, newer, newer), allow_mixed=allow)
+    assert judgement.level is Level.CRITICAL
+    assert judgement.findings[0].subject == "h1, h2"
+    assert "FABRIC_UNPROVEN=1" in judgement.findings[0].action
+    switched = newer | {"variables": {"FABRIC_UNPROVEN": "1"}}
+    let_in = judge(
+        job({"variables": {"FABRIC_UNPROVEN": "1"}}, switched, switched), allow_mixed=allow
+    )
+    assert let_in.level is (Level.WARNING if allow else Level.CRITICAL)
+    assert "all know 3" in let_in.findings[0].seen
+    half = judge(job({}, newer, switched), allow_mixed=allow)
+    assert (half.level, half.findings[0].subject) == (Level.CRITICAL, "h1")
+
+
 @pytest.mark.parametrize(("change", "words", "always"), REFUSED)
 def test_a_host_that_does_not_fit_the_others_is_refused(change, words, always):
     """#2428, #234, #1634: some ranks lack the plugin, its version, or verbs."""
