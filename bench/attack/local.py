@@ -1,7 +1,9 @@
 """All attacks of a host's local users at once, on a real daemon in the lab, and cables pulled.
 
 Two users: one without groups (metrics port, stats directory, probe port, job socket), and one of
-the group that may ask (control connections, timelines). The peer is the same host before.
+the group that may ask (control connections, timelines). The peer is the same host before. The
+attackers yield the CPU to everybody (nice 19): a core is anybody's to burn, and it is fabricd that
+is asked.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ from telemetry.timeline import Timeline
 ASKED_MS, ASKED_MB, ASKED_COMMAND_S = 50.0, 120.0, 1.0
 PULLS, ATTACK_S, CALM_S, QUICK_S = 30, 60.0, 60.0, 20.0
 PULLED = ("h0:rail0", "h0:rail1", "h0:rail2")
-DRAINED = "rail3"
+DRAINED = "rail4"
 """An operator takes it out and back meanwhile."""
-RAILS = 4
+RAILS = 5
 NOBODY, NOGROUP = "65534", "65534"
 READER, READ_GROUP, READ_GID = "2", "games", "60"
 """A user of the group that may ask; the group is of every Debian, and nobody's."""
@@ -44,6 +46,8 @@ ROWS = 120_000
 METRICS_PORT, PROBE_PORT, BROKER_PORT = 19200, 9200, 1883
 COMMANDS = (("status",), ("links",), ("drain", DRAINED), ("undrain", DRAINED))
 BETWEEN_S = 1.0
+ASK_S = 0.1
+"""Between two questions on the control socket."""
 LIMIT_S = 30.0
 """A command that takes longer has failed."""
 
@@ -55,6 +59,8 @@ class Seen:
     struck: list[Struck] = field(default_factory=list)
     commands_s: list[tuple[str, float]] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
+    answers_s: list[float] = field(default_factory=list)
+    """To ``status``, asked by root, without the start of a process."""
     rss_mb: list[float] = field(default_factory=list)
     alive: bool = True
 
@@ -136,7 +142,7 @@ def _attacks(node: Node) -> Iterator[dict[str, int]]:
         processes = []
         for one in words:
             process = node.popen(
-                [sys.executable, "-m", "bench.attack.local_attackers", *one],
+                ["nice", "-n", "19", sys.executable, "-m", "bench.attack.local_attackers", *one],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             )  # fmt: skip
             stack.callback(process.wait)
@@ -161,7 +167,8 @@ def _watched(lab: Cluster, watch: PageWatch, seconds: float) -> Seen:
     pid = node.daemon.pid
     assert pid is not None
     threads = [
-        threading.Thread(target=work, args=(node, pid, seen, over)) for work in (_memory, _commands)
+        threading.Thread(target=work, args=(node, pid, seen, over))
+        for work in (_memory, _commands, _answers)
     ]
     for thread in threads:
         thread.start()
@@ -204,6 +211,14 @@ def _commands(node: Node, pid: int, seen: Seen, over: threading.Event) -> None: 
         seen.commands_s.append((words[0], time.monotonic() - began))
 
 
+def _answers(node: Node, pid: int, seen: Seen, over: threading.Event) -> None:  # noqa: ARG001
+    while not over.wait(ASK_S):
+        began = time.monotonic()
+        if not _is_there(node):
+            seen.failed.append("status: no answer")
+        seen.answers_s.append(time.monotonic() - began)
+
+
 def _is_there(node: Node) -> bool:
     try:
         return bool(client.request(node.run_dir / "ctl.sock", {"op": "status"}, limit_s=LIMIT_S))
@@ -218,6 +233,7 @@ def _rows(calm: Seen, hostile: Seen, note: str) -> list[Row]:
     p99, calm_p99 = both(lambda seen: percentile(seen.took_ms(), 0.99))
     memory, calm_memory = both(lambda seen: max(seen.rss_mb))
     longest, calm_longest = both(Seen.longest_s)
+    answer, calm_answer = both(lambda seen: max(seen.answers_s))
     missed = sum(ms is None for _, _, ms in hostile.struck)
     failed = "; ".join(sorted(set(hostile.failed))[:3])
     return [
@@ -232,6 +248,8 @@ def _rows(calm: Seen, hostile: Seen, note: str) -> list[Row]:
             peer=calm_longest, note=f"{len(hostile.commands_s)} of status, links, drain, undrain, "
             "a process each",
             samples={"s": [seconds for _, seconds in hostile.commands_s]}),
+        Row("all local attacks: status on the control socket, the longest", ASKED_COMMAND_S, answer,
+            "s", peer=calm_answer, note=f"{len(hostile.answers_s)} times, without a process"),
         Row("all local attacks: root's commands that failed", 0, len(hostile.failed), "",
             better="equal", peer=len(calm.failed), note=failed),
     ]  # fmt: skip

@@ -100,10 +100,10 @@ def test_what_a_host_says_is_a_message_of_its_own():
 
 
 def test_a_pull_that_no_page_says_fails_the_row():
-    calm = local.Seen([("h0:rail0", 1, 3.0)] * 30, [("status", 0.3)], rss_mb=[60.0])
+    calm = local.Seen([("h0:rail0", 1, 3.0)] * 30, [("status", 0.3)], [], [0.1], [60.0])
     seen = local.Seen(
         [*[("h0:rail0", 1, 3.0)] * 29, ("h0:rail1", 2, None)], [("status", 2.0)],
-        ["status: no"], [130.0], alive=False,
+        ["status: no"], [1.5], [130.0], alive=False,
     )  # fmt: skip
-    assert [row.ok for row in local._rows(calm, seen, "")] == [False] * 5
-    assert [row.ok for row in local._rows(calm, calm, "")] == [True] * 5
+    assert [row.ok for row in local._rows(calm, seen, "")] == [False] * 6
+    assert [row.ok for row in local._rows(calm, calm, "")] == [True] * 6
