@@ -50,23 +50,34 @@ class TlsBroker:
 
     def issue(self, hosts: Sequence[str]) -> None:
         """Certificates for these hosts, and for a fabric-compute c0."""
-        self.command("--compute", "c0")
+        self._certificates("issue", "c0", "--role", "compute", "--out", self._clients)
         for first in range(0, len(hosts), ISSUED_AT_ONCE):
             names = hosts[first : first + ISSUED_AT_ONCE]
-            self.command(*(word for name in names for word in ("--host", name)))
+            self._certificates("issue", *names, "--role", "host", "--out", self._clients)
 
-    def command(self, *words: str) -> None:
-        """``fabric-compute broker --dir … WORDS``. Raises ``CalledProcessError``."""
-        subprocess.run(self._words(*words), cwd=REPO, check=True, capture_output=True)
+    def revoke(self, name: str) -> None:
+        """As an operator does. Raises ``CalledProcessError``."""
+        self._certificates("revoke", name)
+
+    @property
+    def _clients(self) -> str:
+        return str(self.directory / "clients")
+
+    def _certificates(self, *words: str) -> None:
+        command = self._words("certificates", *words)
+        subprocess.run(command, cwd=REPO, check=True, capture_output=True)
 
     def _words(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "compute", "broker", "--dir", str(self.directory), *words]
+        place = ("--dir", str(self.directory), "--authority", str(self.directory / "authority"))
+        return [sys.executable, "-m", "compute", *words, *place]
 
     def start(self) -> None:
         """Start it and wait until it accepts connections."""
         with (self.directory / "broker.log").open("ab") as log:
             self._process = subprocess.Popen(
-                self._words("--listen", f"127.0.0.1:{self.port}", "--name", "127.0.0.1"),
+                self._words(
+                    "broker", "--listen", f"127.0.0.1:{self.port}", "--name", "127.0.0.1"
+                ),
                 cwd=REPO, stdout=log, stderr=log,
             )  # fmt: skip
         end = time.monotonic() + START_S
@@ -97,6 +108,6 @@ def settings_of(directory: Path, port: int, name: str, *, keepalive_s: int = 60)
     """How a client connects to the broker in ``directory``."""
     clients = directory / "clients"
     return BrokerSettings(
-        "127.0.0.1", port, ca_file=directory / "ca.pem", cert_file=clients / f"{name}.pem",
+        "127.0.0.1", port, ca_file=clients / "ca.pem", cert_file=clients / f"{name}.pem",
         key_file=clients / f"{name}.key", keepalive_s=keepalive_s,
     )  # fmt: skip

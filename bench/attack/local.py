@@ -236,6 +236,8 @@ def _rows(calm: Seen, hostile: Seen, note: str) -> list[Row]:
     answer, calm_answer = both(lambda seen: max(seen.answers_s))
     missed = sum(ms is None for _, _, ms in hostile.struck)
     failed = "; ".join(sorted(set(hostile.failed))[:3])
+    if calm.failed:
+        failed += "; calm: " + "; ".join(sorted(set(calm.failed))[:3])
     return [
         Row("all local attacks: carrier down → steer page, p99", ASKED_MS, p99, "ms",
             peer=calm_p99, note=f"{len(hostile.struck)} pulls, {missed} not seen; {note}",

@@ -224,7 +224,7 @@ def _revoke(storm: Storm, broker: TlsBroker, hosts: Hosts, watcher: Watcher, vic
     thread.start()
     time.sleep(1.0)
     began = time.monotonic()
-    broker.command("--revoke", victim)
+    broker.revoke(victim)
     thread.join()
     lost = next((one["lost_at"] for one in talking if one.get("lost_at")), None)
     storm.gone_s = None if lost is None else lost - began

@@ -1,7 +1,7 @@
 """A host's connection to the broker: TLS, birth, last will, subscriptions and states of fabricd.
 
 Bytes are `bench.attack.mqtt`'s, since 2,000 hosts have to share two cores. When it tries again is
-what fabricd's own client decides by: ``FullJitter``, ``STABLE_S``, ``CONNECT_S`` and ``ABSENT``.
+what fabricd's own client decides by: ``FullJitter``, ``STABLE_S``, ``CONNECT_S`` and ``is_absent``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from bench.attack import mqtt
 from telemetry.broker.backoff import FullJitter
 from telemetry.broker.client import CONNECT_S, PACKET_BYTES, STABLE_S
-from telemetry.broker.ending import ABSENT
+from telemetry.broker.ending import is_absent
 from telemetry.broker.interface import MessageFactory
 from telemetry.broker.settings import BrokerSettings
 from telemetry.broker.tls import tls_context
@@ -102,7 +102,7 @@ class StormClient:
                 if self.lost_at - began >= STABLE_S:
                     backoff.succeeded()
             else:
-                absent = connection.errno in ABSENT
+                absent = is_absent(connection)
             await asyncio.sleep(backoff.next_s(absent=absent))
             connection = await self._attempt()
 
