@@ -37,8 +37,12 @@ def carry(cls: type) -> type:
     return plain_values.carry(cls)
 
 
-def join() -> Job:
-    """Become a rank or a spare of the job whose fabric-run started this process: ``rank.job``."""
-    from fabric_train.rank import job
+def join(*, late: bool = False) -> Job:
+    """Become a rank or a spare of the job whose fabric-run started this process: ``rank.job``.
 
-    return job.join()
+    ``late``: a spare gets its rank before it builds its model, so the job may have further process
+    groups.
+    """
+    from fabric_train.rank import joining
+
+    return joining.join(late=late)

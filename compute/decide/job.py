@@ -49,6 +49,7 @@ from compute.decide.ranks import (
 from compute.decide.recovery import JobRecord, RecoveryLog
 from compute.decide.slots import BrokenSlots
 from fabric_train.messages.documents import AgentDocument, JobGeneration, JobOrder
+from fabric_train.rules.agreement import LATE
 
 TERMINAL = ("ended", "failed")
 
@@ -488,8 +489,8 @@ class JobCore:
         self, generation: JobGeneration, documents: Mapping[str, AgentDocument]
     ) -> None:
         if self._layout is None:
-            layouts = [one.layout for one in rank_processes(generation, documents) if one.layout]
-            self._layout = layouts[0] if layouts else None
+            layouts = (one.layout for one in rank_processes(generation, documents))
+            self._layout = next((one for one in layouts if one and one != LATE), None)
 
     def _ended(self, documents: Mapping[str, AgentDocument]) -> JobDecision:
         assert self._end is not None

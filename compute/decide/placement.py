@@ -12,6 +12,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import TypeVar
 
 from fabric_train.messages.documents import AgentDocument, JobGeneration, Member, ProcessState
+from fabric_train.rules.agreement import LATE
 
 T = TypeVar("T", bound=Hashable)
 
@@ -217,7 +218,7 @@ def _holds_state(process: ProcessState) -> bool:
 
 
 def _is_spare(process: ProcessState, layout: str) -> bool:
-    return process.state == "warm" and process.layout == layout
+    return process.state == "warm" and process.layout in (layout, LATE)
 
 
 def _generation(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fabric_train.messages.documents import AgentDocument, JobGeneration, ProcessState
+from fabric_train.rules.agreement import LATE
 
 HOST_LOST = "is lost"
 """How the reason of a rank ends whose host has no agent any more."""
@@ -84,5 +85,5 @@ def other_layouts(
         for one in document.processes
         if one.state != "ended"
         and not generation.has_rank(one.process)
-        and one.layout and layout and one.layout != layout
+        and one.layout and layout and one.layout not in (layout, LATE)
     ]  # fmt: skip

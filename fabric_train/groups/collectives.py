@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,18 +53,28 @@ _LOOKS = 5  # in a row, until what looks stuck is
 
 
 def connect_generation(
-    assignment: Assignment, store: dist.Store, timeout_s: float
+    assignment: Assignment,
+    store: dist.Store,
+    timeout_s: float,
+    groups: Mapping[str, Sequence[int]] | None = None,
 ) -> GenerationGroup:
     """Connect to all ranks with the backend that ``FABRIC_TRAIN_BACKEND`` names.
 
-    ``store`` is that of the generation, where its ranks meet.
+    ``store`` is that of the generation, where its ranks meet. ``groups``: ranks of each further
+    group that this rank is in, by name.
 
     Blocks until all are here, or raises ``RuntimeError``; ``BackendError`` for another backend,
     ``LibraryMissingError`` where a library of the backend is not there.
     """
     makers: dict[str, Callable[[Assignment, dist.Store, float], GenerationGroup]]
     makers = {"gloo": GlooGeneration, "plugin": PluginGeneration, "nccl": NcclGeneration}
-    return makers[backend.chosen(os.environ)](assignment, store, timeout_s)
+    made = makers[backend.chosen(os.environ)](assignment, store, timeout_s)
+    try:
+        made.connect_parts(groups or {})
+    except BaseException:
+        made.abort()
+        raise
+    return made
 
 
 class FabricGroup(TorchCalls):
@@ -94,6 +104,8 @@ class FabricGroup(TorchCalls):
         self.on_settle: Callable[[], None] = lambda: None
         """This rank has done its part of an attempt, and waits for the others."""
         self.on_broken: Callable[[int, str], None] = lambda _generation, _error: None
+        self.subgroups: dict[str, FabricGroup] = {}
+        """Groups that the job has made, by name: of those with this rank."""
 
     def adopt(self, inner: GenerationGroup) -> None:
         """Use ``inner`` from now on; the one before has to be quiet by then."""
@@ -124,6 +136,12 @@ class FabricGroup(TorchCalls):
                 return
             self.broken = True
         inner.abort()
+        self._watch_stuck(inner)
+        for name, one in self.subgroups.items():
+            if name in inner.parts:
+                one._watch_stuck(inner.parts[name])  # noqa: SLF001
+
+    def _watch_stuck(self, inner: GenerationGroup) -> None:
         if self._pending:
             threading.Thread(target=self._end_stuck, args=(inner,), daemon=True).start()
 
@@ -147,8 +165,10 @@ class FabricGroup(TorchCalls):
             self._awaited = True
             quiet = self._idle.wait_for(lambda: not self._pending, timeout_s)
             self._awaited = False
-        inner = self._inner
-        return quiet and (inner is None or inner.quiet(timeout_s))
+        for one in self.subgroups.values():
+            quiet = one.wait_quiet(timeout_s) and quiet
+        parts = self._inner.all if self._inner is not None else []
+        return quiet and all(one.quiet(timeout_s) for one in parts)
 
     def settle(self) -> bool:
         """Wait until all collectives of this attempt are over. True: each has done its work.
@@ -156,11 +176,13 @@ class FabricGroup(TorchCalls):
         Raises ``RuleError`` where one of them cannot be done at all, e.g. for its type.
         """
         inner = self._inner
-        self._raise_mistake()
+        for one in (self, *self.subgroups.values()):
+            one._raise_mistake()  # noqa: SLF001
         self.on_settle()
         if inner is not None and not self.broken:
             try:
-                inner.settle()
+                for part in inner.all:
+                    part.settle()
             except RuntimeError as error:
                 self._fail(inner, error)
         return not self.broken
@@ -336,15 +358,21 @@ class Connecting:
 
     def _discard(self) -> None:
         if isinstance(self._box[0], GenerationGroup):
-            self._box[0].discard()
+            for one in self._box[0].all:
+                one.discard()
 
 
-def start_connecting(link: AgentLink, assignment: Assignment, timeout_s: float) -> Connecting:
+def start_connecting(
+    link: AgentLink,
+    assignment: Assignment,
+    timeout_s: float,
+    groups: Mapping[str, Sequence[int]] | None = None,
+) -> Connecting:
     """Connect to all ranks of ``assignment``. Its result raises as ``connect_generation`` does."""
 
     def make() -> GenerationGroup:
         store = generation_store(link, assignment, timeout_s)
-        return connect_generation(assignment, store, timeout_s)
+        return connect_generation(assignment, store, timeout_s, groups)
 
     return Connecting(make, link.notify)
 

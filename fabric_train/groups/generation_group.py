@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,9 +20,9 @@ _BEFORE_2_13 = {
 _MINIMUM = dist.AllreduceOptions()
 _MINIMUM.reduceOp = dist.ReduceOp.MIN
 _ANY = (1 << 63) - 1
-RANKS_VERSION = "3"
+RANKS_VERSION = "4"
 """Of what ranks say to each other beside the job's own collectives; 2: a vote has four numbers,
-3: they meet in their agents' store and prove over gloo that they did."""
+3: they meet in their agents' store and prove over gloo that they did; 4: who holds their shards."""
 
 
 class GenerationGroup(ABC):
@@ -32,11 +34,26 @@ class GenerationGroup(ABC):
     carries_beside = False
     """Whether messages between two ranks may go beside collectives, in any order."""
 
-    def __init__(self, assignment: Assignment) -> None:
+    def __init__(self, assignment: Assignment, store: dist.Store, timeout_s: float) -> None:
         assert assignment.rank is not None
         self.generation = assignment.generation
         self.rank = assignment.rank
         self.world = assignment.world
+        self.parts: dict[str, GenerationGroup] = {}
+        """Connections of the groups that the job has made, by name: of those with this rank."""
+        self._how = assignment, store, timeout_s
+
+    def connect_parts(self, groups: Mapping[str, Sequence[int]]) -> None:
+        """Connect what is not connected yet of ``groups``: name → ranks, this one among them.
+
+        Each needs all of its ranks, and all ranks take them in one order. Blocks until they are
+        connected, or raises ``RuntimeError``.
+        """
+        assignment, store, timeout_s = self._how
+        for name in sorted(groups.keys() - self.parts.keys()):
+            ranks = groups[name]
+            mine = replace(assignment, rank=ranks.index(self.rank), world=len(ranks))
+            self.parts[name] = type(self)(mine, dist.PrefixStore(f"part/{name}", store), timeout_s)
 
     @property
     @abstractmethod
@@ -44,15 +61,25 @@ class GenerationGroup(ABC):
         """Has the collectives of a ``ProcessGroup``. Each returns a ``Work``."""
 
     @abstractmethod
-    def abort(self) -> None:
+    def end(self) -> None:
         """End every collective with an error within milliseconds, and refuse others.
 
-        From any thread, any number of times; returns at once.
+        Of this group without its parts. From any thread, any number of times; returns at once.
         """
+
+    def abort(self) -> None:
+        """End this group and all of its parts."""
+        for one in self.all:
+            one.end()
+
+    @property
+    def all(self) -> list[GenerationGroup]:
+        """This group and its parts."""
+        return [self, *self.parts.values()]
 
     @abstractmethod
     def discard(self) -> None:
-        """Drop a group that nobody used."""
+        """Drop a group that nobody used, without its parts."""
 
     def is_mistake(self, _error: RuntimeError) -> bool:
         """Whether ``error`` is of a collective that cannot be done, and not of a lost rank."""

@@ -46,9 +46,9 @@ class GlooGeneration(GenerationGroup):
 
     carries_beside = True  # each message has its tag
 
-    def __init__(self, assignment: Assignment, store: dist.Store, _timeout_s: float) -> None:
+    def __init__(self, assignment: Assignment, store: dist.Store, timeout_s: float) -> None:
         """Connect to all ranks; blocks until all are here, or raises ``RuntimeError``."""
-        super().__init__(assignment)
+        super().__init__(assignment, store, timeout_s)
         self._sockets: list[socket.socket] = []
         before = _descriptors()
         how = _options(assignment.address) if assignment.address else _PATIENCE
@@ -60,7 +60,7 @@ class GlooGeneration(GenerationGroup):
         try:
             prove_ranks(self._group, store, self.rank, self.world)
         except RuntimeError:
-            self.abort()
+            self.end()
             raise
 
     @property
@@ -68,8 +68,8 @@ class GlooGeneration(GenerationGroup):
         """The ``ProcessGroupGloo``."""
         return self._group
 
-    def abort(self) -> None:
-        """Shut down all connections of this generation."""
+    def end(self) -> None:
+        """Shut down all connections."""
         with self._lock:
             if self._aborted:
                 return

@@ -36,7 +36,7 @@ class NcclGeneration(GenerationGroup):
 
     def __init__(self, assignment: Assignment, store: dist.Store, timeout_s: float) -> None:
         """Connect to all ranks; blocks until all are here, or raises ``RuntimeError``."""
-        super().__init__(assignment)
+        super().__init__(assignment, store, timeout_s)
         if self.device is None:
             raise RuntimeError("the backend nccl needs a CUDA device")
         self._host = GlooGeneration(assignment, store, timeout_s)
@@ -102,9 +102,9 @@ class NcclGeneration(GenerationGroup):
         torch.cuda.synchronize(self.device)
         return True
 
-    def abort(self) -> None:
+    def end(self) -> None:
         """End the collectives of this generation, on the device and on the host."""
-        self._host.abort()
+        self._host.end()
         with self._lock:
             if self._abort_begun:
                 return
@@ -122,7 +122,7 @@ class NcclGeneration(GenerationGroup):
     def discard(self) -> None:
         """Drop a group that nobody used."""
         self._host.discard()
-        self.abort()
+        self.end()
 
 
 def use_current_device() -> None:

@@ -48,7 +48,7 @@ class PluginGeneration(GenerationGroup):
 
         Raises ``RuntimeError``; ``LibraryMissingError`` where a library is not there.
         """
-        super().__init__(assignment)
+        super().__init__(assignment, store, timeout_s)
         rank, world = self.rank, self.world
         plugin = find_plugin(os.environ)
         native = NativeGroup(plugin, find_collectives(os.environ, plugin), rank, world)
@@ -66,13 +66,13 @@ class PluginGeneration(GenerationGroup):
         """The collectives."""
         return self._group
 
-    def abort(self) -> None:
+    def end(self) -> None:
         """End every collective with an error, and refuse others."""
         self._group.abort(f"generation {self.generation} has ended")
 
     def discard(self) -> None:
         """Drop a group that nobody used."""
-        self.abort()
+        self.end()
 
 
 class PluginGroup:

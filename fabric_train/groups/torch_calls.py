@@ -45,6 +45,8 @@ class TorchCalls(dist.ProcessGroup):
         self._rank = rank
         self._world = world
         self.use = Use.LOCAL
+        self.has_meshes = False
+        """Device meshes may be made of it."""
         self.broken = False
         self.on_ddp_broadcast: Callable[[Tensor], None] = lambda _tensor: None
         self.on_reduce: Callable[[], None] = lambda: None  # before a sum of an attempt begins
@@ -71,7 +73,7 @@ class TorchCalls(dist.ProcessGroup):
 
     @property
     def group_name(self) -> str:
-        if _caller() == _MESHES:
+        if not self.has_meshes and _caller() == _MESHES:
             raise RuntimeError(REFUSAL)
         name: str = dist.distributed_c10d._get_process_group_name(self)  # noqa: SLF001
         return name

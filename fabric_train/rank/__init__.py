@@ -1,7 +1,9 @@
 """What runs in a process of a job: a rank, or a spare that waits for a rank.
 
-- ``job``: the API of a training loop; ``launched``: how a process knows its fabric-run.
-- ``recovery``: what the ranks of a new generation give each other. ``preparation``: a planned move.
+- ``job``: the API of a training loop, ``joining``: its beginning; ``launched``: how a process knows
+  its fabric-run; ``waiting``: for a rank.
+- ``recovery``: what the ranks of a new generation give each other. ``after_recovery``:
+  what is left for the next step. ``preparation``: a planned move.
 - ``hand_over``: rank-local state goes to the agent before the vote on a step.
 - ``progress``, ``ending``: what the agent is told. ``guard``: who may publish a checkpoint.
 - ``own_time``, ``device_time``: how long a rank works by itself.

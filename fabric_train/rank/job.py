@@ -27,7 +27,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -38,18 +38,22 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fabric_train.groups import collectives
 from fabric_train.groups.collectives import FabricGroup, GenerationGroup, Use
+from fabric_train.groups.job_group import JobGroup
 from fabric_train.groups.nccl_group import use_current_device
 from fabric_train.groups.one_group import REFUSAL, OneGroupStore
 from fabric_train.messages import process as wire
 from fabric_train.messages.link import AgentLink
+from fabric_train.rank import recovery
+from fabric_train.rank.after_recovery import AfterRecovery
 from fabric_train.rank.ending import announce_early_end, end_at_once, watch_loop
 from fabric_train.rank.guard import guarded_checkpoint
-from fabric_train.rank.launched import launched, software
+from fabric_train.rank.launched import software
 from fabric_train.rank.own_parts import OwnParts
 from fabric_train.rank.preparation import Preparation
 from fabric_train.rank.progress import Progress
-from fabric_train.rank.recovery import agree_on_plan, copy_states, role_of, since_ms
+from fabric_train.rank.waiting import await_assignment, await_rank
 from fabric_train.rules.agreement import Beginning, DisagreementError, agree, layout_of
+from fabric_train.rules.coordinator import Limits
 from fabric_train.rules.limits import timeout_s
 from fabric_train.rules.loop import RuleError
 from fabric_train.rules.protection import Protection
@@ -57,6 +61,7 @@ from fabric_train.rules.step_rule import RankReport, RecoveryPlan, Unrecoverable
 from fabric_train.state.checkpoint import CheckpointDirectory
 from fabric_train.state.later_part import LaterPart
 from fabric_train.state.rank_local import Stateful
+from fabric_train.state.replicas import replicas_of
 from fabric_train.state.replicated import LayoutError
 from fabric_train.state.transfer import CorruptStateError
 from fabric_train.state.unprotected import Finds, state_of
@@ -68,26 +73,18 @@ class _RunAgainError(BaseException):
     """Ends an attempt that has to be run again. Not an Exception: the loop must not catch it."""
 
 
-def join() -> Job:
-    """Become a rank or a spare of the job whose fabric-run started this process.
-
-    Initializes ``torch.distributed``. Raises ``NotLaunchedError``, ``RefusedError``,
-    ``AgentLostError``.
-    """
-    place = launched()
-    job = Job(place.socket, place.memory)
-    job._join(place.process, place.token)  # noqa: SLF001
-    return job
-
-
 class Job:
     """One process of a job. Used by the training thread alone."""
 
-    def __init__(self, socket_path: str, memory: int | None = None) -> None:
-        self._timeout_s = timeout_s(os.environ)
-        self._group = FabricGroup(0, 1)
+    def __init__(self, socket_path: str, memory: int | None = None, *, late: bool = False) -> None:
+        # A spare that builds its model first is waited for as long as a recovery may take.
+        self._timeout_s = max(timeout_s(os.environ), Limits().recovery_s if late else 0.0)
+        self._late = late
+        self._group = JobGroup(0, 1, late=late)
         self._link = AgentLink(socket_path, self._end_generation, memory)
-        self._preparation = Preparation(self._link, self._timeout_s)
+        self._preparation = Preparation(
+            self._link, self._timeout_s, lambda: self._group.ranks_of_groups
+        )
         self._generation = 0
         self._spare = False
         self._parts: OwnParts | None = None  # what is protected
@@ -105,6 +102,7 @@ class Job:
         self._run = secrets.token_hex(8)  # of the job: rank 0's, once the ranks have agreed
         self._order = hashlib.sha256()
         self._progress = Progress(self._link)
+        self._after = AfterRecovery()
 
     @property
     def _own(self) -> OwnParts:
@@ -115,9 +113,9 @@ class Job:
     def rank(self) -> int:
         """This process's rank, inside ``steps``; of a spare that only rehearses, 0.
 
-        Raises ``RuntimeError`` before: a spare has no rank then.
+        Raises ``RuntimeError`` before, unless the job is ``late``: a spare has no rank then.
         """
-        if not self._started:
+        if not self._started and not self._late:
             raise RuntimeError("a spare has no rank yet: use job.rank inside steps()")
         return self._group.rank()
 
@@ -149,7 +147,8 @@ class Job:
         """
         if self._parts is not None:
             raise RuntimeError("protect() was called before: name all parts in one call")
-        self._parts = OwnParts.of(self._link, parts, local or {})
+        same = replicas_of(parts, self._group.rank(), self.world) if self._late else None
+        self._parts = OwnParts.of(self._link, parts, local or {}, same)
         early = self._parts.hand_over.send_early
         self._group.on_reduce = lambda: early(self._group.rank(), self._step + 1)
         register_optimizer_step_pre_hook(self._before_step)
@@ -170,7 +169,7 @@ class Job:
             raise RuntimeError("call protect() before steps()")
         if self._started:
             raise RuntimeError("steps() was called before: a job has one loop")
-        self._started = True
+        self._started = self._group.closed = True
         self._step = first
         yield from self._rehearse()
         while True:
@@ -238,7 +237,8 @@ class Job:
         if not isinstance(welcome, wire.Welcome):
             raise RuntimeError(f"the agent answered {welcome}")
         self._spare, self._name = welcome.spare, welcome.job
-        self._group = FabricGroup(0, welcome.world)
+        rank = await_rank(self._link) if self._spare and self._late else 0
+        self._group = JobGroup(rank, welcome.world, late=self._late)
         self._progress.watch(self._group)
         self._announce_end = announce_early_end(self._link, self._group)
         self._group.on_broken = self._report_broken
@@ -246,7 +246,7 @@ class Job:
         dist.Backend.register_backend("fabric", self._make_group, devices=["cpu", "cuda"])
         use_current_device()
         if not self._spare:
-            assignment = self._await_assignment()
+            assignment = await_assignment(self._link, self._generation)
             inner = collectives.connect(self._link, assignment, self._timeout_s)
             if inner is None:
                 raise RuntimeError("the job starts again")
@@ -274,29 +274,42 @@ class Job:
         facts = {**own.state.layout(), "buckets of DDP": self._order.hexdigest()[:16]}
         if not self._spare:
             self._agree({**facts, **own.state.facts(), "first step": str(self._step)})
+            self._after.compare()
             own.hand_over.store_first(self.rank, self._step)
         self._link.send(wire.Protected(layout_of(facts), said))
         if self._spare:
             self._recover(ready=False)
 
-    def _agree(self, facts: dict[str, str]) -> None:
-        """Compare what all ranks begin with, and take over the name of this run of the job."""
+    def _with_all(self, work: Callable[[GenerationGroup], str]) -> str:
+        """Do what takes all ranks; "" where it fails, which the gate sees. A disagreement ends."""
         assert self._group.inner is not None
         try:
-            self._run = agree(self._group.inner.exchange, Beginning(self._run, facts))
+            return work(self._group.inner)
         except DisagreementError as error:
             raise self._give_up(str(error)) from None
         except RuntimeError as error:
             self._report_broken(self._generation, str(error))  # a recovery, or another start
+        return ""
+
+    def _agree(self, facts: dict[str, str]) -> None:
+        """Compare what all ranks begin with, and take over the name of this run of the job."""
+        mine = Beginning(self._run, facts)
+        self._run = self._with_all(lambda inner: agree(inner.exchange, mine)) or self._run
 
     def _offer_step(self) -> Iterator[int]:
         """Keep what an attempt may change before its gate, and yield the step for one."""
+        self._settle()
         self._capture()
         self._change_over()
         self._captured = True
         yield self._step
         if self._captured:
             raise RuleError(f"step {self._step} was run without attempt()")
+
+    def _settle(self) -> None:
+        """Do what a recovery has left for the start of this step."""
+        if not self.rehearsing and not self._group.broken:
+            self._with_all(lambda inner: self._after.settle(inner, self._own.state))
 
     def _capture(self) -> None:
         self._own.rules.capture(0 if self.rehearsing else self.rank, self._step)
@@ -315,13 +328,11 @@ class Job:
             self._own.start.restore()
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if optimizer not in self._own.state.optimizers():
-            if self._started:
-                self._own.state.check_covers(optimizer)
-            return
-        closed = any(arg is not None for arg in (*args[1:], kwargs.get("closure")))
-        self._own.rules.check_call(closed=closed, in_attempt=self._in_attempt)
-        self._gate()
+        if self._own.rules.counts(
+            optimizer, (*args[1:], kwargs.get("closure")), started=self._started,
+            in_attempt=self._in_attempt,
+        ):  # fmt: skip
+            self._gate()
 
     def _pass_gate(self) -> None:
         """The step counts: nothing of this attempt is ever taken back."""
@@ -386,7 +397,7 @@ class Job:
         """Become part of the newest generation, with the state in which it goes on."""
         self._progress.recovers()
         while True:
-            assignment = self._await_assignment()
+            assignment = await_assignment(self._link, self._generation)
             self._link.send(wire.Acknowledged(assignment.generation))
             spans: dict[str, float] = {}
             started = time.monotonic()
@@ -394,25 +405,26 @@ class Job:
             if not self._group.wait_quiet(self._timeout_s):
                 end_at_once("a collective of the last generation does not end")
             later, self._later = self._later, None
-            if later is not None and not later.drop(self._timeout_s):
-                self._holds_state = False
-            spans["quiet"] = since_ms(started)
+            self._holds_state &= later is None or later.drop(self._timeout_s)
+            spans["quiet"] = recovery.since_ms(started)
             try:
                 inner = self._preparation.connect(assignment)
                 if inner is None:
                     continue
-                spans["connected"] = since_ms(started)
+                spans["connected"] = recovery.since_ms(started)
                 if inner.rank != self._group.rank():
                     # What differs between ranks is not here, however new the rest is.
                     self._holds_state = ready = False
                 self._adopt(inner)
                 committed = self._step if self._holds_state else None
                 report = RankReport(committed, ready)
-                self._run, plan = agree_on_plan(inner, self._run, report)
-                spans["agreed"] = since_ms(started)
+                replicas = self._own.state.replicas
+                self._run, plan = recovery.agree_on_plan(inner, self._run, report, replicas)
+                spans["agreed"] = recovery.since_ms(started)
                 role = self._take_part(inner, plan, planned)
-                spans["state"] = since_ms(started)
                 inner.vote()
+                recovery.receive_owed(inner, plan, self._own, self._link, self._timeout_s)
+                spans["state"] = recovery.since_ms(started)
             except RuntimeError as error:
                 # Connections of this generation failed, too: there will be another one.
                 self._group.abort(assignment.generation + 1)
@@ -439,14 +451,15 @@ class Job:
             self._rewind()  # what it sends is the state between two steps
         if inner.rank in plan.copies:
             self._holds_state = False  # half of another one's, until all is here
-        state, start = self._own.state, self._own.start
-        self._later = copy_states(
-            inner, plan, state, start, self._link, self._timeout_s, split=planned
+        self._after.note(inner, plan)
+        self._later = recovery.copy_states(
+            inner, plan, self._own, self._link, self._timeout_s, split=planned
         )
-        return role_of(inner.rank, plan)
+        return recovery.role_of(inner.rank, plan)
 
     def _finish(self) -> bool:
         """Wait until all ranks have ended. False: a rank was lost meanwhile, and more is to do."""
+        self._settle()
         self._change_over()
         if self._finish_later():
             self._link.send(wire.Finished(self._step))
@@ -457,19 +470,6 @@ class Job:
             return True
         self._recover(ready=False)
         return False
-
-    def _await_assignment(self) -> wire.Assignment:
-        """The newest assignment past the present generation that gives this process a rank."""
-
-        def here() -> bool:
-            news = self._link.assignment
-            return news is not None and news.generation > self._generation and news.rank is not None
-
-        self._link.wait(lambda: here() or self._link.released)
-        if self._link.released:
-            raise SystemExit(0)
-        assert self._link.assignment is not None
-        return self._link.assignment
 
     def _adopt(self, inner: GenerationGroup) -> None:
         self._generation = inner.generation

@@ -7,7 +7,7 @@ ends with the rule's text, instead of with recoveries that lead nowhere.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from fabric_train.messages.link import AgentLink, AgentLostError
 from fabric_train.messages.plain_text import say
@@ -68,13 +68,22 @@ class LoopRules:
                 "and are too large to be kept. A replacement gets those of another rank"
             )
 
-    @staticmethod
-    def check_call(*, closed: bool, in_attempt: bool) -> None:
-        """An optimizer's step is called, with a closure or without. Raises ``RuleError``."""
-        if closed:
+    def counts(
+        self, optimizer: object, arguments: Iterable[object], *, started: bool, in_attempt: bool
+    ) -> bool:
+        """Whether a call of an optimizer's step, with these ``arguments``, is one of the job's.
+
+        Raises ``RuleError`` where it is none that a replacement could do likewise.
+        """
+        if optimizer not in self._state.optimizers():
+            if started:
+                self._state.check_covers(optimizer)
+            return False
+        if any(one is not None for one in arguments):
             raise RuleError("optimizer.step(closure) is not supported: it runs collectives")
         if not in_attempt:
             raise RuleError("optimizer.step() outside of attempt()")
+        return True
 
     def check(self) -> None:
         """Before the optimizer's step. Raises ``ChangedError``."""

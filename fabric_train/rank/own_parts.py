@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fabric_train.messages.link import AgentLink
@@ -25,10 +25,14 @@ class OwnParts:
 
     @classmethod
     def of(
-        cls, link: AgentLink, parts: Mapping[str, object], local: Mapping[str, Stateful]
+        cls,
+        link: AgentLink,
+        parts: Mapping[str, object],
+        local: Mapping[str, Stateful],
+        replicas: Sequence[int] | None = None,
     ) -> OwnParts:
         """Raises ``TypeError`` for a part that has no state, and without an optimizer."""
-        state, states = ReplicatedState(parts), LocalStates(local)
+        state, states = ReplicatedState(parts, replicas), LocalStates(local)
         if not state.optimizers():
             raise TypeError("protect() needs an optimizer: its step is what a job counts")
         start = StepStart(state, states)

@@ -8,6 +8,8 @@ before it applies the step, for what it would apply nobody could copy from it an
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
 from fabric_train.groups.collectives import Connecting, GenerationGroup, start_connecting
 from fabric_train.messages.link import AgentLink
 from fabric_train.messages.process import Assignment, Suspect
@@ -16,9 +18,16 @@ from fabric_train.messages.process import Assignment, Suspect
 class Preparation:
     """What one process has prepared. ``begin`` runs on the reading thread, all else on training."""
 
-    def __init__(self, link: AgentLink, timeout_s: float) -> None:
+    def __init__(
+        self,
+        link: AgentLink,
+        timeout_s: float,
+        groups: Callable[[], Mapping[str, Sequence[int]]],
+    ) -> None:
+        """``groups``: ranks of each further group of the job with this rank, by name."""
         self._link = link
         self._timeout_s = timeout_s
+        self._groups = groups
         self._now: tuple[Assignment, Connecting | None] | None = None
         self._reported = 0  # the last generation that could not be connected
 
@@ -26,7 +35,7 @@ class Preparation:
         """Connect to the generation of ``assignment``."""
         connecting = None
         if assignment.rank is not None:
-            connecting = start_connecting(self._link, assignment, self._timeout_s)
+            connecting = self._start(assignment)
         self._now = assignment, connecting
 
     def ready_for(self) -> int:
@@ -57,8 +66,11 @@ class Preparation:
         Raises as ``connect_generation`` does.
         """
         number = assignment.generation
-        connecting = self._take(number) or start_connecting(self._link, assignment, self._timeout_s)
+        connecting = self._take(number) or self._start(assignment)
         return connecting.result(self._link.wait, lambda: self._link.newer_than(number))
+
+    def _start(self, assignment: Assignment) -> Connecting:
+        return start_connecting(self._link, assignment, self._timeout_s, self._groups())
 
     def _take(self, generation: int) -> Connecting | None:
         """What was prepared for ``generation``; anything else is abandoned."""

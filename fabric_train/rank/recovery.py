@@ -10,24 +10,42 @@ from fabric_train.groups.generation_group import GenerationGroup
 from fabric_train.messages.link import AgentLink
 from fabric_train.messages.process import LocalStateAnswer, LocalStateRequest
 from fabric_train.rank.loop_rules import in_short, warn_unprotected
+from fabric_train.rank.own_parts import OwnParts
 from fabric_train.rules.step_rule import RankReport, RecoveryPlan, UnrecoverableError, plan_recovery
 from fabric_train.state.later_part import LaterPart
 from fabric_train.state.plain_values import ForeignValueError
-from fabric_train.state.replicated import ReplicatedState
-from fabric_train.state.step_start import StepStart
+from fabric_train.state.replicas import partition
 from fabric_train.state.transfer import CorruptStateError, Move, receive_state, send_state
 
 
-def agree_on_plan(inner: GenerationGroup, run: str, report: RankReport) -> tuple[str, RecoveryPlan]:
+def agree_on_plan(
+    inner: GenerationGroup, run: str, report: RankReport, replicas: Sequence[int] | None = None
+) -> tuple[str, RecoveryPlan]:
     """The name of this run of the job, and the plan, which all ranks of ``inner`` get.
 
-    ``run`` is the name that this rank knows, ``report`` what it holds. Raises ``RuntimeError``
-    where the group is broken, ``UnrecoverableError``.
+    ``run`` is the name that this rank knows, ``report`` what it holds, ``replicas`` the ranks with
+    the same shards. Raises ``RuntimeError`` where the group is broken, ``UnrecoverableError``.
     """
-    mine = json.dumps([run, report.committed, report.ready]).encode()
+    mine = json.dumps([run, report.committed, report.ready, replicas]).encode()
     answers = [json.loads(one) for one in inner.exchange(mine)]
-    plan = plan_recovery([RankReport(*rest) for _, *rest in answers])
-    return next(name for name, held, _ in answers if held is not None), plan
+    try:
+        groups = partition([group for *_, group in answers])
+    except ValueError as error:
+        raise UnrecoverableError(str(error)) from None
+    plan = plan_recovery([RankReport(*report) for _, *report, _ in answers], groups)
+    return next(name for name, held, *_ in answers if held is not None), plan
+
+
+def receive_owed(
+    inner: GenerationGroup,
+    plan: RecoveryPlan,
+    own: OwnParts,
+    link: AgentLink,
+    timeout_s: float,
+) -> None:
+    """Receive what the source of this rank owes it, if it does. Raises as ``copy_states`` does."""
+    if plan.is_owed(inner.rank):
+        _receive(inner, plan, own, link, timeout_s)
 
 
 def role_of(rank: int, plan: RecoveryPlan) -> str:
@@ -40,8 +58,7 @@ def role_of(rank: int, plan: RecoveryPlan) -> str:
 def copy_states(
     inner: GenerationGroup,
     plan: RecoveryPlan,
-    state: ReplicatedState,
-    start: StepStart,
+    own: OwnParts,
     link: AgentLink,
     timeout_s: float,
     *,
@@ -56,17 +73,31 @@ def copy_states(
     rank = inner.rank
     moves: list[Move] = []
     for to, source in sorted(plan.copies.items()):
-        if source == rank:
-            move = send_state(inner.group, state, to, split=split and inner.carries_beside)
+        if source == rank and not plan.is_owed(to):
+            move = send_state(inner.group, own.state, to, split=split and inner.carries_beside)
             moves += [move] if move else []
     if rank not in plan.copies:
         return LaterPart(lambda: _do_all(moves), receives=False) if moves else None
-    move = receive_state(inner.group, state, plan.copies[rank])
+    if plan.is_owed(rank):
+        return None  # `receive_owed` waits for it, once all have agreed to go on
+    move = _receive(inner, plan, own, link, timeout_s)
+    return LaterPart(move, receives=True) if move else None
+
+
+def _receive(
+    inner: GenerationGroup,
+    plan: RecoveryPlan,
+    own: OwnParts,
+    link: AgentLink,
+    timeout_s: float,
+) -> Move | None:
+    rank = inner.rank
+    move = receive_state(inner.group, own.state, plan.copies[rank])
     answer = link.ask(LocalStateRequest(rank, plan.step), timeout_s)
     if not isinstance(answer, LocalStateAnswer) or not answer.known:
         raise UnrecoverableError(f"nobody has the local state of rank {rank} at {plan.step}")
     try:
-        lost = start.take_over(answer.body)
+        lost = own.start.take_over(answer.body)
     except ForeignValueError as error:
         raise CorruptStateError(f"the rank-local state of rank {rank}: {error}") from None
     if lost:
@@ -74,7 +105,7 @@ def copy_states(
             f"rank {rank} was lost behind optimizer.step(), and with it what it had changed there: "
             f"{in_short(lost)}. Another rank's values are used"
         )
-    return LaterPart(move, receives=True) if move else None
+    return move
 
 
 def _do_all(moves: Sequence[Move]) -> None:

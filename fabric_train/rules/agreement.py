@@ -62,6 +62,10 @@ def disagreement(beginnings: Sequence[Beginning]) -> str:
     return ""
 
 
+LATE = "late"
+"""In place of a layout: a spare that builds its model once it has a rank, so it can take any."""
+
+
 def layout_of(facts: Mapping[str, str]) -> str:
     """One word for each of ``facts``, to be compared as a whole: ``NAME=HASH …``."""
     return " ".join(

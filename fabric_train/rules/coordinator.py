@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from fabric_train.rules.agreement import layout_difference
+from fabric_train.rules.agreement import LATE, layout_difference
 from fabric_train.rules.membership import (
     Generation,
     NotEnoughSparesError,
@@ -219,7 +219,8 @@ class Coordinator:
         known = self._processes.get(process)
         if known is None:
             return []
-        if self._reference is not None and self._reference.layout != layout:
+        late = layout == LATE
+        if self._reference is not None and not late and self._reference.layout != layout:
             reason = (
                 f"{layout_difference(layout, str(self._reference.layout))}: not as in the job's "
                 "other processes, so it does not train the same model"
@@ -230,7 +231,7 @@ class Coordinator:
             return refusal
         known.layout = layout
         self._spares_failed = 0
-        self._reference = self._reference or known
+        self._reference = self._reference or (None if late else known)
         if self._phase is Phase.FORMING and self._generation is not None:
             if all(self._has_layout(name) for name in self._generation.slots):
                 self._set_phase(Phase.RUNNING)

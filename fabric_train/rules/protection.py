@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 _REPLICATED = "replicated/"
+_SHARDED = "sharded/"
 _LOCAL = "local/"
 _UNPROTECTED = "unprotected/"
 
@@ -33,8 +34,9 @@ class Placement:
 class Protection:
     """What of a job survives which loss.
 
-    ``replicated``: parts by name, each with a copy on every rank. ``local``: what differs between
-    ranks; it is kept on ``buddies[host]`` for the ranks of ``host``. ``ranks``: of each host.
+    ``replicated``: parts by name, each with a copy on every rank; ``sharded``: with copies of a
+    rank's shards on some, of which the text names those of one rank. ``local``: what differs
+    between ranks; it is kept on ``buddies[host]`` for those of ``host``. ``ranks``: of each host.
     ``unprotected``: what a takeover does not restore. ``warnings``: what it cannot or may not do.
     """
 
@@ -45,6 +47,7 @@ class Protection:
     buddies: dict[str, list[str]]
     unprotected: list[str]
     warnings: list[str]
+    sharded: dict[str, str] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """JSON, for ``decode`` and for a file."""
@@ -61,8 +64,13 @@ class Protection:
         where = f"{world} ranks on {len(self.ranks)} host{'s' * (len(self.ranks) != 1)}"
         if len(self.ranks) <= _NAMED:
             where += f" ({', '.join(self.ranks)})"
-        found = [f"protected, as a replica on each of {where}:"]
-        found += [f"  {name}: {text}" for name, text in self.replicated.items()]
+        found = []
+        if self.replicated:
+            found.append(f"protected, as a replica on each of {where}:")
+            found += [f"  {name}: {text}" for name, text in self.replicated.items()]
+        if self.sharded:
+            found.append(f"protected, as shards of {where}, each on several of them:")
+            found += [f"  {name}: {text}" for name, text in self.sharded.items()]
         kept = "with fabric-run of this machine"
         if any(self.buddies.values()):
             kept = "on the next two hosts with ranks: " + "; ".join(
@@ -80,11 +88,15 @@ _NAMED = 8  # hosts that are named
 
 
 def statement(
-    replicated: Mapping[str, str], local: Mapping[str, str], unprotected: Sequence[str]
+    replicated: Mapping[str, str],
+    local: Mapping[str, str],
+    unprotected: Sequence[str],
+    sharded: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """What one process says of its state, for ``protection``."""
     return {
         **{f"{_REPLICATED}{name}": text for name, text in replicated.items()},
+        **{f"{_SHARDED}{name}": text for name, text in (sharded or {}).items()},
         **{f"{_LOCAL}{name}": text for name, text in local.items()},
         **{f"{_UNPROTECTED}{place:03}": text for place, text in enumerate(unprotected)},
     }
@@ -119,6 +131,7 @@ def protection(said: Mapping[str, str], placement: Placement) -> Protection:
         {host: list(placement.buddies.get(host, ())) for host in ranks},
         unprotected,
         [] if len(placement.hosts) == 1 else warnings,
+        _below(said, _SHARDED),
     )
 
 

@@ -27,13 +27,18 @@ class RankReport:
 class RecoveryPlan:
     """All ranks continue with ``step`` committed steps.
 
-    ``apply`` ranks first apply their gradients. Then each rank in ``copies`` receives the state of
-    the rank that it maps to; that rank is at ``step`` by then and copies from nobody.
+    ``apply`` ranks first apply their gradients. Each rank in ``copies`` receives the state of the
+    rank that it maps to, which copies from nobody: at once where that is at ``step`` already, and
+    after its step where it has yet to apply it (``is_owed``).
     """
 
     step: int
     apply: frozenset[int]
     copies: dict[int, int]
+
+    def is_owed(self, rank: int) -> bool:
+        """``rank`` gets its state only when the source of it has applied its gradients."""
+        return self.copies.get(rank) in self.apply
 
 
 class UnrecoverableError(Exception):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,9 +25,11 @@ from fabric_train.state.optimizer_groups import (
     parameters_of,
 )
 from fabric_train.state.plain_values import ForeignValueError, carry, dtype_of, pack, unpack
+from fabric_train.state.replicas import like, plain
 from fabric_train.state.scalars import apply_scalars, scalars_of
 from fabric_train.state.sharded import how_sharded
 from fabric_train.state.structure import ChangedError, Structure
+from fabric_train.state.tensor_bytes import flat, memory
 
 
 @carry
@@ -66,15 +68,20 @@ class LayoutError(Exception):
 class ReplicatedState:
     """The protected parts of one process, by name."""
 
-    def __init__(self, parts: Mapping[str, object]) -> None:
+    def __init__(self, parts: Mapping[str, object], replicas: Sequence[int] | None = None) -> None:
+        """``replicas``: ranks with the same shards as this one, or None, of what is sharded."""
         self._parts = dict(parts)
+        self.replicas = replicas
+        self._sharded: list[str] = []
         for name, part in self._parts.items():
             if not isinstance(part, (nn.Module, torch.optim.Optimizer)) and not (
                 hasattr(part, "state_dict") and hasattr(part, "load_state_dict")
             ):
                 raise TypeError(f"{name}: {type(part).__name__} has no state_dict")
-            if how := how_sharded(part):
+            if (how := how_sharded(part)) and len(replicas or ()) < 2:
                 raise TypeError(f"{name}: {how}: no rank is a replica of another one's part")
+            if how:
+                self._sharded.append(name)
         self.settings = ModuleSettings(self._parts)
         self.groups = OptimizerGroups(self._parts)
         self.structure = Structure(self._parts)
@@ -97,6 +104,10 @@ class ReplicatedState:
     def parts(self) -> dict[str, object]:
         """What is protected, by name."""
         return dict(self._parts)
+
+    def sharded_parts(self) -> list[str]:
+        """Names of the parts of which each rank has its own shards."""
+        return list(self._sharded)
 
     def describe(self) -> dict[str, str]:
         """Class and size of each part, for people."""
@@ -141,13 +152,15 @@ class ReplicatedState:
         found: list[tuple[str, Tensor]] = []
         for name, part in sorted(self._parts.items()):
             if isinstance(part, nn.Module):
-                found += [(f"{name}/{key}", one.data) for key, one in part.named_parameters()]
-                found += [(f"{name}/{key}", one) for key, one in part.named_buffers()]
+                found += [
+                    (f"{name}/{key}", plain(one.data)) for key, one in part.named_parameters()
+                ]
+                found += [(f"{name}/{key}", plain(one)) for key, one in part.named_buffers()]
             elif isinstance(part, torch.optim.Optimizer):
                 for place, parameter in enumerate(parameters_of(part)):
                     for key, value in part.state.get(parameter, {}).items():
                         if isinstance(value, Tensor):
-                            found.append((f"{name}/{place}/{key}", value))
+                            found.append((f"{name}/{place}/{key}", plain(value)))
         return found
 
     def offer(self, *, split: bool = False) -> tuple[Manifest, list[Tensor], list[Tensor]]:
@@ -198,6 +211,21 @@ class ReplicatedState:
             for key, value in group.items()
             if isinstance(value, (bool, int, float, str, tuple, type(None)))
         }  # fmt: skip
+
+    def forget_attempt(self) -> None:
+        """An attempt has ended anywhere: FSDP2 keeps how far it was, and what it has gathered."""
+        for part in self._parts.values():
+            if (reset := getattr(part, "reset_iter_state", None)) is not None:
+                reset()
+
+    def digest(self) -> str:
+        """SHA-256 of all tensors: alike on ranks that are replicas of each other."""
+        found = hashlib.sha256()
+        for name, tensor in self.tensors():
+            found.update(name.encode())
+            data = flat(tensor)
+            found.update(memory(data))
+        return found.hexdigest()
 
     def make_optimizer_state(self) -> None:
         """Let each optimizer make what it keeps for its parameters, of any value.
@@ -278,7 +306,7 @@ class ReplicatedState:
         except ForeignValueError as error:
             raise LayoutError(f"{spec.name}: {error}") from None
         value = torch.empty(spec.shape, dtype=dtype, device=device)
-        part.state[parameter][key] = value
+        part.state[parameter][key] = like(parameter, value)
         return value
 
 

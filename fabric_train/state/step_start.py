@@ -147,6 +147,7 @@ class StepStart:
     def restore(self) -> None:
         """Take back what an attempt has changed, and drop its gradients."""
         assert self._settings is not None
+        self._state.forget_attempt()
         buffers = self._state.buffers()
         for name, value in self._buffers.items():
             buffers[name].copy_(value)

@@ -14,7 +14,6 @@ core, BLAKE2b 0.6 GB/s (a Xeon with SHA-NI).
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import hashlib
 import os
 import zlib
@@ -29,6 +28,7 @@ from torch import Tensor
 
 from fabric_train.state.plain_values import MOST_BYTES, ForeignValueError, pack, unpack
 from fabric_train.state.replicated import Manifest, ReplicatedState
+from fabric_train.state.tensor_bytes import flat, memory
 
 CHUNK = 4 << 20
 _SMALL = 64 << 10  # a tensor below this shares a chunk with its neighbours
@@ -154,15 +154,15 @@ def _receive_tensors(group: Any, manifest: bytes, tensors: Sequence[Tensor], sou
 def _chunks(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
     """The bytes of ``tensors``, in the chunks of ``cut``; large tensors are not copied."""
     sizes = [_size(tensor) for tensor in tensors]
-    flat: tuple[int, Tensor] | None = None
+    whole: tuple[int, Tensor] | None = None
     for parts in cut(sizes):
         if len(parts) > 1:
-            yield torch.cat([_flat(tensors[part.tensor]) for part in parts])
+            yield torch.cat([flat(tensors[part.tensor]) for part in parts])
             continue
         (part,) = parts
-        if flat is None or flat[0] != part.tensor:
-            flat = part.tensor, _flat(tensors[part.tensor])
-        yield flat[1][part.start : part.stop]
+        if whole is None or whole[0] != part.tensor:
+            whole = part.tensor, flat(tensors[part.tensor])
+        yield whole[1][part.start : part.stop]
 
 
 class _Hashes:
@@ -180,7 +180,7 @@ class _Hashes:
 
     def add(self, chunk: Tensor) -> None:
         """Hash ``chunk``, whose bytes must not change before ``digests`` has returned."""
-        self._digests.append(self._threads.submit(_digest, _memory(chunk), chunk))
+        self._digests.append(self._threads.submit(_digest, memory(chunk), chunk))
 
     def digests(self) -> list[bytes]:
         """All of them, when they are there."""
@@ -253,7 +253,7 @@ class _Images:
             tensor = self._tensors[number]
             inside = tensor.is_contiguous() and tensor.device.type == "cpu"
             self._images[number] = (
-                _flat(tensor) if inside else torch.empty(self.sizes[number], dtype=torch.uint8)
+                flat(tensor) if inside else torch.empty(self.sizes[number], dtype=torch.uint8)
             )
         return self._images[number]
 
@@ -268,17 +268,8 @@ def _size(tensor: Tensor) -> int:
     return int(tensor.numel() * tensor.element_size())
 
 
-def _flat(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu").contiguous().view(-1).view(torch.uint8)
-
-
 def _digest(data: bytes | memoryview, _owner: Tensor | None = None) -> bytes:
     return hashlib.sha256(data).digest()
-
-
-def _memory(chunk: Tensor) -> memoryview:
-    # Not Tensor.numpy(): numpy need not be installed.
-    return memoryview((ctypes.c_ubyte * chunk.numel()).from_address(chunk.data_ptr())).cast("B")
 
 
 def _send_bytes(group: Any, data: bytes, to: int) -> None:
@@ -295,7 +286,7 @@ def _receive_bytes(group: Any, source: int) -> bytes:
         raise CorruptStateError(f"what rank {source} says about its state has {size} bytes")
     buffer = torch.empty(size, dtype=torch.uint8)
     group.recv([buffer], source, _TAG).wait()
-    data = bytes(_memory(buffer))
+    data = bytes(memory(buffer))
     if zlib.crc32(data) != crc:
         raise CorruptStateError(f"what rank {source} says about its state is corrupt")
     return data

@@ -30,7 +30,11 @@ def state_of(state: ReplicatedState, local: LocalStates, found: Sequence[str]) -
     here = local.describe()
     if buffers := len(state.buffers()):
         here["buffers"] = f"those of {buffers} that forward passes change, e.g. of batch norm"
-    return statement(state.describe(), here, found)
+    parts = state.describe()
+    sharded = {name: parts.pop(name) for name in state.sharded_parts()}
+    ranks = ", ".join(map(str, state.replicas or ()))
+    said = {name: f"{text}; ranks {ranks} have the same shards" for name, text in sharded.items()}
+    return statement(parts, here, found, said)
 
 
 class Finds:

@@ -110,7 +110,7 @@ def chunks(tensors):
 
 
 transfer._chunks = chunks
-memory_of = transfer._memory
+memory_of = transfer.memory
 
 
 def memory(chunk):
@@ -119,7 +119,7 @@ def memory(chunk):
     return memory_of(chunk)
 
 
-transfer._memory = memory
+transfer.memory = memory
 
 
 def state_digest():

@@ -40,7 +40,7 @@ def generation():
         def group(self):
             return Recorder()
 
-        def abort(self):
+        def end(self):
             pass
 
         def discard(self):
@@ -53,7 +53,7 @@ def generation():
         def quiet(self, _timeout_s):
             return self.still
 
-    return Generation(assignment())
+    return Generation(assignment(), None, 1.0)
 
 
 def assignment():

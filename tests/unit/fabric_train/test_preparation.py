@@ -17,14 +17,14 @@ def generation(assignment):
 
     class Group(generation_group.GenerationGroup):
         def __init__(self, assignment):
-            super().__init__(assignment)
+            super().__init__(assignment, None, 1.0)
             self.discarded = False
 
         @property
         def group(self):
             return None
 
-        def abort(self):
+        def end(self):
             pass
 
         def discard(self):
@@ -60,7 +60,7 @@ def world(monkeypatch):
     """A link, the preparation of its process, and what lets a connection end."""
     link, allowed = Link(), {}
 
-    def start(link, assignment, _timeout_s):
+    def start(link, assignment, _timeout_s, _groups):
         allowed[assignment.generation] = event, result = threading.Event(), []
 
         def make():
@@ -72,7 +72,7 @@ def world(monkeypatch):
         return collectives.Connecting(make, link.notify)
 
     monkeypatch.setattr(preparation, "start_connecting", start)
-    made = preparation.Preparation(link, 60)
+    made = preparation.Preparation(link, 60, dict)
 
     def end(generation, error=None):
         event, result = allowed[generation]

@@ -27,7 +27,7 @@ def generation():
 
     class Generation(generation_group.GenerationGroup):
         def __init__(self):
-            super().__init__(Assignment(generation=3, rank=0, world=2, store="127.0.0.1:1"))
+            super().__init__(Assignment(generation=3, rank=0, world=2, store="h0"), None, 1.0)
             self.works = []
             self.stuck = False
             self.kept = False
@@ -40,7 +40,7 @@ def generation():
             self.works.append(Work())
             return self.works[-1]
 
-        def abort(self):
+        def end(self):
             pass
 
         def discard(self):

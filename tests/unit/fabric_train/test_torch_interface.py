@@ -134,13 +134,13 @@ def generation(*, at_once, text):
                 raise RuntimeError(text)
             return Failing(text)
 
-        def abort(self):
+        def end(self):
             pass
 
         def discard(self):
             pass
 
-    return Generation(Assignment(generation=3, rank=0, world=2, store="127.0.0.1:1"))
+    return Generation(Assignment(generation=3, rank=0, world=2, store="h0"), None, 1.0)
 
 
 def reduce(group):

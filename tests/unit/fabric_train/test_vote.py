@@ -33,13 +33,13 @@ def vote(*said, rows=None):
                 tensors[0].copy_(self.answer)
             return SimpleNamespace(wait=lambda: None)
 
-        def abort(self):
+        def end(self):
             pass
 
         def discard(self):
             pass
 
-    one = Generation(Assignment(generation=1, rank=0, world=2, store="127.0.0.1:1"))
+    one = Generation(Assignment(generation=1, rank=0, world=2, store="h0"), None, 1.0)
     for number, digest, *ends in said:
         one.vote(number, digest, ends=bool(*ends))
     Generation.answer = torch.stack(rows).min(0).values
@@ -70,5 +70,5 @@ def test_one_rank_is_enough_to_end_the_window_of_all():
 def test_ranks_of_another_version_are_refused_before_they_vote():
     """A vote of another length ends the job of all: who changes it gives it another version."""
     vote((3, 1), rows=(said := []))
-    assert {"2": 4, "3": 4}[generation_group.RANKS_VERSION] == len(said[0])
+    assert {"3": 4, "4": 4}[generation_group.RANKS_VERSION] == len(said[0])
     assert software()["fabric_train"].endswith(generation_group.RANKS_VERSION)

@@ -21,9 +21,6 @@ LIMITED = "asyncio's stream, made with a limit: a longer line raises"
 CHILD = "a program of ours, which answers a row for each link"
 EXCUSED = {
     "clocksync/page/clock_page.py": {"_own.reader.read()": (1, OWN)},
-    "compute/cli/broker_command.py": {
-        "Path(f'/proc/{pid}/comm').read_text(encoding='utf-8')": (1, KERNEL),
-    },
     "fabric_train/agent/processes.py": {"Path(f'/proc/{pid}/stat').read_bytes()": (1, KERNEL)},
     "fabric_train/groups/gloo_group.py": {"(task / 'stat').read_text()": (1, KERNEL)},
     "fabric_train/host/job_socket.py": {"reader.readline()": (2, LIMITED)},

@@ -1,0 +1,90 @@
+"""Which ranks hold the same state as this one: as its shards say (HSDP), or as the job declares.
+
+A DTensor says it itself: ranks that differ only along mesh dimensions on which it is replicated
+hold the same part of it. A tensor that is no DTensor is a replica on all ranks.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """What this rank has of ``tensor``: a shard's local part, or all of it."""
+    return tensor.to_local() if isinstance(tensor, _kinds()) else tensor  # type: ignore[attr-defined]
+
+
+def like(parameter: Tensor, value: Tensor) -> Tensor:
+    """``value`` as this rank's part of a tensor that is sharded as ``parameter`` is."""
+    sharded: Any = parameter
+    if not isinstance(parameter, _kinds()) or value.shape != plain(sharded).shape:
+        return value  # of the whole, e.g. a step counter
+    made: Tensor = sys.modules["torch.distributed.tensor"].DTensor.from_local(
+        value, sharded.device_mesh, sharded.placements, run_check=False,
+        shape=sharded.shape, stride=sharded.stride(),
+    )  # fmt: skip
+    return made
+
+
+def replicas_of(parts: Mapping[str, object], rank: int, world: int) -> tuple[int, ...] | None:
+    """Ranks with the same shards as ``rank``, itself among them; None: nothing is sharded."""
+    mine: set[int] | None = None
+    for tensor in _tensors(parts):
+        if isinstance(tensor, _kinds()):
+            alike = set(_alike(tensor))
+            mine = alike if mine is None else mine & alike
+    return None if mine is None else tuple(sorted(mine & set(range(world)) | {rank}))
+
+
+def partition(groups: Sequence[Sequence[int] | None]) -> list[tuple[int, ...]] | None:
+    """The groups of all ranks, as each says its own. None: all hold the same.
+
+    Raises ``ValueError`` where they do not fit each other; the text says whose.
+    """
+    if all(one is None for one in groups):
+        return None
+    whole = range(len(groups))
+    said = [tuple(whole) if one is None else tuple(one) for one in groups]
+    for rank, mine in enumerate(said):
+        for other in mine:
+            if rank not in mine or other not in whole or said[other] != mine:
+                theirs = said[other] if other in whole else "no rank"
+                raise ValueError(
+                    f"rank {rank} says that ranks {list(mine)} hold the same shards, and rank "
+                    f"{other} says {theirs}"
+                )
+    return sorted(set(said))
+
+
+def _alike(tensor: Any) -> list[int]:  # noqa: ANN401
+    mesh = tensor.device_mesh
+    place = mesh.get_coordinate()
+    if place is None:
+        return []
+    index = tuple(
+        slice(None) if placement.is_replicate() else place[dimension]
+        for dimension, placement in enumerate(tensor.placements)
+    )
+    ranks: list[int] = mesh.mesh[index].flatten().tolist()
+    return ranks
+
+
+def _tensors(parts: Mapping[str, object]) -> Iterator[Tensor]:
+    for part in parts.values():
+        if isinstance(part, nn.Module):
+            yield from part.parameters()
+            yield from part.buffers()
+        elif isinstance(part, torch.optim.Optimizer):
+            for group in part.param_groups:
+                yield from group["params"]
+
+
+def _kinds() -> tuple[type, ...]:
+    """DTensor, where a script has loaded it."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return (module.DTensor,) if module is not None else ()

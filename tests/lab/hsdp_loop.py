@@ -1,0 +1,87 @@
+"""``hsdp_loop.py STEPS OUT``: FSDP2 over a 2 × 2 mesh, replicate × shard, AdamW, clipped gradients.
+
+FAULTS as in ``grouped_loop.py``; ``unheard``: this rank does not hear that a vote has succeeded;
+``voted``: it dies behind it, when all others have heard. What comes out is each rank's own shard.
+"""
+
+import hashlib
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+import fabric_train
+
+STEPS, OUT = int(sys.argv[1]), Path(sys.argv[2])
+FAULTS = [one.split(":") for one in os.environ.get("FAULTS", "").split(",") if one]
+
+
+def strike(moment, act=lambda: os.kill(os.getpid(), signal.SIGKILL)):
+    for rank, step, when in FAULTS:
+        name = OUT / f"struck.{rank}-{step}-{when}"
+        now = (job.rank, at, moment) == (int(rank), int(step), when)
+        if now and not job.rehearsing and not name.exists():
+            name.touch()
+            act()
+
+
+def unheard():
+    raise RuntimeError("the vote was not heard")
+
+
+def die_later():
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def voted(*args):
+    result = vote(*args)
+    strike("voted", die_later)
+    strike("unheard", unheard)
+    return result
+
+
+def own(tensor):
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+torch.manual_seed(1)
+job = fabric_train.join(late=True)
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+model = nn.Sequential(nn.Linear(7, 13), nn.ReLU(), nn.Linear(13, 5), nn.ReLU(), nn.Linear(5, 1))
+for layer in (model[0], model[2]):  # 13 and 5 rows: shards are uneven
+    fully_shard(layer, mesh=mesh)
+fully_shard(model, mesh=mesh)
+model.set_force_sum_reduction_for_comms(True)  # gloo has no mean
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+warm_up = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 8))
+job.protect(model=model, optimizer=optimizer, warm_up=warm_up)
+vote, job._progress.vote = job._progress.vote, voted
+for at in job.steps(STEPS):
+    with job.attempt():
+        random = torch.Generator().manual_seed(1000 * at + job.rank)
+        x = torch.randn(16, 7, generator=random)
+        strike("forward")
+        loss = (model(x) - x.sum(1, keepdim=True).sin()).pow(2).mean()
+        optimizer.zero_grad()
+        strike("backward")
+        loss.backward()
+        strike("clip")
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        strike("gate")
+        optimizer.step()
+        strike("optimizer")
+        warm_up.step()
+digest = hashlib.sha256()
+for parameter in model.parameters():
+    state = optimizer.state[parameter]
+    for tensor in (parameter, *(state[key] for key in sorted(state))):
+        digest.update(own(tensor.detach()).contiguous().numpy().tobytes())
+(OUT / f"weights.{job.rank}").write_text(digest.hexdigest())

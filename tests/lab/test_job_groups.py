@@ -1,0 +1,66 @@
+"""Process groups beside the default one: what they sum is as undisturbed when ranks are lost."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_takeover import RANKS, environment, struck, weights
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
+
+SCRIPT = Path(__file__).with_name("grouped_loop.py")
+STEPS = 24
+MOMENTS = ("3:4:forward", "1:9:groups", "2:14:backward", "0:19:optimizer")
+
+
+def train(directory, *faults, spares=1, script=SCRIPT, steps=STEPS):
+    directory.mkdir()
+    args = ["--standalone", "--nproc-per-node", str(RANKS), "--spares", str(spares), str(script)]
+    return subprocess.run(
+        [sys.executable, "-m", "fabric_train.run", *args, str(steps), str(directory)],
+        env=environment(*faults), cwd=directory, check=False, capture_output=True, text=True,
+        timeout=500,
+    )  # fmt: skip
+
+
+def test_ranks_killed_at_any_moment_change_nothing_of_what_groups_sum(tmp_path):
+    calm = train(tmp_path / "calm", spares=0)
+    assert calm.returncode == 0, calm.stderr
+    done = train(tmp_path / "job", *MOMENTS)
+    assert done.returncode == 0, done.stderr
+    assert struck(tmp_path / "job") == {fault.replace(":", "-") for fault in MOMENTS}
+    assert weights(tmp_path / "job") == weights(tmp_path / "calm")
+    assert len(set(weights(tmp_path / "job"))) == 1
+
+
+SHARDED = SCRIPT.with_name("hsdp_loop.py")
+SHARDED_MOMENTS = (
+    "3:3:forward", "1:6:backward", "2:9:clip", "0:12:gate", "3:15:optimizer", "0:18:optimizer",
+)  # fmt: skip
+
+
+S1 = ("0:5:unheard", "2:5:voted")
+"""Rank 0 holds gradients of a step that 1 and 3 have applied; its replica, 2, dies behind it."""
+
+
+def test_a_source_that_has_yet_to_apply_its_step_sends_what_it_has_then(tmp_path):
+    calm = train(tmp_path / "calm", spares=0, script=SHARDED, steps=8)
+    assert calm.returncode == 0, calm.stderr
+    done = train(tmp_path / "job", *S1, script=SHARDED, steps=8)
+    assert done.returncode == 0, done.stderr
+    assert struck(tmp_path / "job") == {fault.replace(":", "-") for fault in S1}
+    assert " apply: {" in done.stderr
+    assert weights(tmp_path / "job") == weights(tmp_path / "calm")
+
+
+def test_ranks_with_shards_are_taken_over_from_the_replicas_of_their_shards(tmp_path):
+    calm = train(tmp_path / "calm", spares=0, script=SHARDED)
+    assert calm.returncode == 0, calm.stderr
+    done = train(tmp_path / "job", *SHARDED_MOMENTS, script=SHARDED)
+    assert done.returncode == 0, done.stderr
+    assert struck(tmp_path / "job") == {fault.replace(":", "-") for fault in SHARDED_MOMENTS}
+    found = weights(tmp_path / "job")
+    assert found == weights(tmp_path / "calm")
+    assert (found[0], found[1]) == (found[2], found[3])
+    assert found[0] != found[1]  # two shards

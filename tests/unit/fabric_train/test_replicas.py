@@ -1,0 +1,87 @@
+"""Which ranks hold the same shards, and when a rank may send what it has."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from on_demand import on_demand
+
+from fabric_train.rules.step_rule import RankReport, UnrecoverableError, plan_recovery
+
+replicas = on_demand("fabric_train.state.replicas", needs="torch")
+
+HSDP = [(0, 2), (1, 3)]
+
+
+def said(groups, world):
+    return [next((one for one in groups if rank in one), None) for rank in range(world)]
+
+
+def test_what_all_ranks_say_is_a_partition():
+    assert replicas.partition(said(HSDP, 4)) == HSDP
+    assert replicas.partition([None] * 3) is None
+
+
+@pytest.mark.parametrize(
+    ("groups", "says"),
+    [
+        (
+            [(0, 2), (1, 3), (1, 2), (1, 3)],
+            r"rank 0 says that ranks \[0, 2\].*rank 2 says \(1, 2\)",
+        ),
+        ([(0, 1), (0, 1), None, (3,)], r"rank 2 says that ranks \[0, 1, 2, 3\]"),
+        ([(1,), (0, 1)], r"rank 0 says"),
+        ([(0, 7), (1,)], r"rank 7 says no rank"),
+    ],
+)
+def test_ranks_that_contradict_each_other_are_named(groups, says):
+    with pytest.raises(ValueError, match=says):
+        replicas.partition(groups)
+
+
+def test_a_source_that_has_applied_the_step_is_preferred_and_owes_nothing():
+    plan = plan_recovery([RankReport(5), RankReport(4, ready=True), RankReport(None)])
+    assert plan.copies == {2: 0}
+    assert not plan.is_owed(2)
+
+
+def test_a_source_with_gradients_alone_owes_its_state():
+    """S1: rank 0 has not heard of the vote; its replica 2 died; 1 and 3 have stepped."""
+    reports = [RankReport(4, ready=True), RankReport(5), RankReport(None), RankReport(5)]
+    plan = plan_recovery(reports, HSDP)
+    assert (plan.step, plan.apply, plan.copies) == (5, frozenset({0}), {2: 0})
+    assert plan.is_owed(2)
+    assert not any(plan.is_owed(rank) for rank in (0, 1, 3))
+
+
+def test_a_shard_whose_holders_are_all_lost_ends_the_job_and_is_named():
+    reports = [RankReport(4), RankReport(None), RankReport(4), RankReport(None)]
+    with pytest.raises(UnrecoverableError, match=r"rank 1 .* has no live copy .*\[1, 3\]"):
+        plan_recovery(reports, HSDP)
+
+
+@given(
+    st.integers(1, 3), st.integers(2, 3), st.data(),
+)  # fmt: skip
+def test_nobody_goes_on_with_a_step_that_its_source_has_not_applied(shards, copies, data):
+    """All histories of one vote: who has heard of it, who has died; states are numbers of steps."""
+    world = shards * copies
+    groups = [tuple(range(shard, world, shards)) for shard in range(shards)]
+    heard = data.draw(st.lists(st.booleans(), min_size=world, max_size=world))
+    dead = data.draw(st.lists(st.booleans(), min_size=world, max_size=world))
+    # Every rank held its gradients when it voted.
+    state = [None if gone else 5 if ear else 4 for ear, gone in zip(heard, dead, strict=True)]
+    reports = [RankReport(one, ready=one == 4) for one in state]
+    try:
+        plan = plan_recovery(reports, groups)
+    except UnrecoverableError:
+        assert any(all(dead[rank] for rank in group) for group in groups)
+        return
+    for rank, source in plan.copies.items():  # what is not owed is sent before anybody steps
+        if not plan.is_owed(rank):
+            state[rank] = state[source]
+    for rank in plan.apply:
+        state[rank] += 1
+    for rank, source in plan.copies.items():
+        if plan.is_owed(rank):
+            state[rank] = state[source]
+    assert set(state) == {plan.step}
