@@ -6,9 +6,9 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from compute.decide.budget import FenceBudget
+from compute.decide.budget import ALL, FenceBudget
 from compute.decide.decision import JobDecision, JobInput
-from compute.decide.effects import Effect, FenceIssued, JobState, Order, Record
+from compute.decide.effects import Effect, FenceIssued, JobState, Order, Record, fence_record
 from compute.decide.electorate import documents_of, is_out, proved, unconfirmed
 from compute.decide.evidence import Judgement, Verdict, judge
 from compute.decide.host_orders import HostOrders
@@ -28,6 +28,7 @@ from compute.decide.known_job import (
     KnownJob,
     Mode,
     check_sender,
+    claims_of,
     held_of,
     is_progress,
     is_proved,
@@ -310,8 +311,9 @@ class Decider:
             return []
         self._wake_at, self._news, self._urgent = None, False, False
         effects, self._confirmed = self._confirmed, []
-        lost = self._lost_hosts(now)
-        refused = self._budget.refusal(lost, self._places.racks, len(self._observers), now)
+        lost, claims = self._lost_hosts(now)
+        known = len(self._observers)
+        refused = self._budget.refusal(lost, self._places.racks, known, now, claims)
         context = DecisionContext(self._mode, self._stopped, dict(self._drained), refused)
         for name, job in sorted(self._jobs.items()):
             if self._is_due(job, context, now):
@@ -328,17 +330,22 @@ class Decider:
             return True
         return bool(job.last[0].unconfirmed)  # an acknowledgement changes nothing of the job
 
-    def _lost_hosts(self, now: float) -> dict[str, str]:
+    def _lost_hosts(self, now: float) -> tuple[dict[str, str], dict[str, str]]:
+        """Host → why it is lost; and the user, of those that only that user's jobs call lost."""
         anew, self._judged = self._judged != self._observers.version, self._observers.version
         lost: dict[str, str] = {}
+        claims: dict[str, str] = {}
         accused = self._observers.troubled
-        for job in self._jobs.values():
+        for name, job in self._jobs.items():
             due = job.verdict_due is not None and now >= job.verdict_due
             news = anew and not (job.calm and accused.isdisjoint(job.agents))
             if due or news or not job.judged:
                 self._judge(job, now)
+            claimed = dict.fromkeys(claims_of(job.evidence), self._owners.user_of(name))
+            claims = {one: who for one, who in claims.items() if one not in lost_of(job.evidence)}
+            claims |= {one: who for one, who in claimed.items() if one not in lost}
             lost |= lost_of(job.evidence)
-        return lost
+        return lost, claims
 
     def _judge(self, job: KnownJob, now: float) -> None:
         job.judged = True
@@ -424,15 +431,8 @@ class Decider:
         job.fences[fence.id], job.fenced[fence.id] = fence, verdict
         job.votes.remove(host)
         job.judged = False
-        self._budget.spent(host, now)
-        votes = verdict.votes
-        fields = {
-            "job": name, "host": host, "id": fence.id, "reason": reason,
-            "silent": list(votes.silent), "heard": list(votes.heard),
-            "abstained": list(votes.abstained), "last_will": votes.last_will,
-            "missed_by": list(votes.missed_by),
-        }  # fmt: skip
-        return [FenceIssued(fence), Record("fence", fields)]
+        self._budget.spent(host, now, self._owners.user_of(name) if verdict.is_claim else ALL)
+        return [FenceIssued(fence), fence_record(name, fence, verdict.votes)]
 
     def _state(
         self, name: str, job: KnownJob, decision: JobDecision, context: DecisionContext, now: float

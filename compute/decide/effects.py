@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from compute.decide.evidence import Votes
 from telemetry.messages.documents import ComputeJob, ComputeOrder, Fence
 
 
@@ -37,6 +38,19 @@ class Record:
 
     kind: str
     fields: dict[str, Any]
+
+
+def fence_record(job: str, fence: Fence, votes: Votes) -> Record:
+    """That ``fence`` was issued in ``job``, and what was said for and against it."""
+    return Record(
+        "fence",
+        {
+            "job": job, "host": fence.host, "id": fence.id, "reason": fence.reason,
+            "silent": list(votes.silent), "heard": list(votes.heard),
+            "abstained": list(votes.abstained), "last_will": votes.last_will,
+            "missed_by": list(votes.missed_by),
+        },
+    )  # fmt: skip
 
 
 Effect = Order | JobState | FenceIssued | Record

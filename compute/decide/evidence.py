@@ -75,6 +75,12 @@ class Verdict:
     rule: str = NO_EVIDENCE
     held: bool = False
 
+    @property
+    def is_claim(self) -> bool:
+        """Nobody but the job's own agents speaks against the host."""
+        votes = self.votes
+        return bool(votes.missed_by) and not (votes.silent or votes.deaf_to or votes.last_will)
+
 
 @dataclass(frozen=True)
 class Bench:

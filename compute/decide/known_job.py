@@ -147,6 +147,11 @@ def lost_of(evidence: Mapping[str, Verdict]) -> dict[str, str]:
     return {host: one.reason for host, one in evidence.items() if one.lost}
 
 
+def claims_of(evidence: Mapping[str, Verdict]) -> list[str]:
+    """Hosts that are lost by what the job's own agents say, and by nothing else."""
+    return [host for host, one in evidence.items() if one.lost and one.is_claim]
+
+
 def held_of(evidence: Mapping[str, Verdict]) -> dict[str, str]:
     """Host → why it is not fenced, though the job waits for it."""
     return {host: f"{one.rule} ({one.reason})" for host, one in evidence.items() if one.held}

@@ -63,6 +63,10 @@ class JobOwners:
         """What its hosts call it."""
         return self._owners[job][0] if job in self._owners else job
 
+    def user_of(self, job: str) -> str:
+        """Whose it is, for counting."""
+        return str(self._owners[job][1].uid) if job in self._owners else ""
+
     def is_of(self, job: str, uid: int | None) -> bool:
         """Whether ``job`` may be this user's."""
         known = self._owners[job][1].uid if job in self._owners else None

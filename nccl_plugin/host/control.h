@@ -19,6 +19,7 @@
 #include "host/network.h"
 #include "host/peer.h"
 #include "host/poller.h"
+#include "host/random.h"
 #include "host/receiver.h"
 #include "host/sender.h"
 #include "host/transport.h"
@@ -232,9 +233,5 @@ class Control {
   bool silenced_ = false;                // this process is fenced
   std::uint64_t reported_ = 0;           // number of the last rails report sent
 };
-
-// Unguessable bytes from the kernel.
-void random_bytes(std::span<std::byte> out);
-std::uint64_t random_number();
 
 }  // namespace fabric::host

@@ -7,9 +7,9 @@
 #include <cerrno>
 #include <utility>
 
-#include "host/control.h"
 #include "host/descriptor_budget.h"
 #include "host/monotonic.h"
+#include "host/random.h"
 #include "tcp/connection.h"
 #include "tcp/socket.h"
 

@@ -1,12 +1,11 @@
 """A job's own user, without rights on any host, keeps other jobs from being taken over.
 
 His agents say of two of themselves that they are gone. On the network of the agents that is enough
-for a fence in his own job; but the fences of all jobs are counted together.
+for a fence in his own job; such fences are counted as his.
 """
 
 import dataclasses
 
-import pytest
 from job_world import TICK_S, World
 from test_partitions import run
 
@@ -70,11 +69,6 @@ def test_his_job_does_nothing_to_another_while_it_says_nothing():
     assert world.takeovers == 1
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="one budget of fences for all users: FenceBudget.spent has no owner. Fences that rest "
-    "on the agents of a job alone have to count for the user of that job only",
-)
 def test_what_his_agents_say_of_each_other_costs_no_other_job_its_takeover():
     world = made()
     attacked(world, 4, ["x3", "x4"])

@@ -15,7 +15,9 @@ FOR_TRANSPORTS = {
         "address",
         "bytes",
         "context",
+        "descriptor_budget",
         "fd",
+        "handshake",
         "link",
         "memory",
         "monotonic",
@@ -23,6 +25,7 @@ FOR_TRANSPORTS = {
         "params",
         "poller",
         "rails",
+        "random",
         "transport",
         "wire",
     )
