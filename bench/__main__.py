@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -101,6 +102,8 @@ def main(
     if table:
         typer.echo(markdown(json.loads((RESULTS / f"{name}.json").read_text())), nl=False)
         return
+    # What a part has started or mounted ends with it, also where somebody ends the benchmark.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     module = importlib.import_module(f"bench.{name}")
     parts: Mapping[str, Part] = getattr(module, "PARTS", {})
     names = chosen(name, parts, only)
