@@ -1,7 +1,8 @@
 """``hsdp_loop.py STEPS OUT``: FSDP2 over a 2 × 2 mesh, replicate × shard, AdamW, clipped gradients.
 
 FAULTS as in ``grouped_loop.py``; ``unheard``: this rank does not hear that a vote has succeeded;
-``voted``: it dies behind it, when all others have heard. What comes out is each rank's own shard.
+``voted``: it dies behind it, when all others have heard; ``host``: it waits for its host's end.
+What comes out is each rank's own shard.
 """
 
 import hashlib
@@ -68,6 +69,7 @@ for at in job.steps(STEPS):
     with job.attempt():
         random = torch.Generator().manual_seed(1000 * at + job.rank)
         x = torch.randn(16, 7, generator=random)
+        strike("host", lambda: time.sleep(600))
         strike("forward")
         loss = (model(x) - x.sum(1, keepdim=True).sin()).pow(2).mean()
         optimizer.zero_grad()

@@ -7,10 +7,16 @@ from pathlib import Path
 import pytest
 from test_takeover import RANKS, environment, struck, weights
 
+from lab.cluster import Cluster, wait_until
+from lab.faults.catalog import NodeKill
+from lab.services.management import Management, TrainingJob
+from lab.topology import Topology
+
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
 SCRIPT = Path(__file__).with_name("grouped_loop.py")
 STEPS = 24
+LONG = 240.0
 MOMENTS = ("3:4:forward", "1:9:groups", "2:14:backward", "0:19:optimizer")
 
 
@@ -64,3 +70,29 @@ def test_ranks_with_shards_are_taken_over_from_the_replicas_of_their_shards(tmp_
     assert found == weights(tmp_path / "calm")
     assert (found[0], found[1]) == (found[2], found[3])
     assert found[0] != found[1]  # two shards
+
+
+@pytest.mark.nightly
+def test_a_host_with_shards_is_taken_over_over_several_hosts(tmp_path):
+    calm = train(tmp_path / "calm", spares=0, script=SHARDED)
+    assert calm.returncode == 0, calm.stderr
+    topology = Topology(
+        name="shards", hosts=RANKS + 1, rails=2, rate_bps=200_000_000, management=True
+    )
+    with Cluster(topology=topology) as cluster:
+        management = Management(cluster)
+        management.start_broker()
+        management.start_compute()
+        cluster.start_daemons(mode="migrate", broker=management.broker_table)
+        out = cluster.dir.root / "out"
+        out.mkdir()
+        job = TrainingJob(
+            cluster, SHARDED, [str(STEPS), str(out)], nodes=RANKS, spares=1,
+            env={"FAULTS": "2:9:host"},
+        )  # fmt: skip
+        wait_until(lambda: (out / "struck.2-9-host").exists() or not job.running, LONG, "step 9")
+        with cluster.inject(NodeKill("h2")):
+            statuses = job.wait(LONG, but=("h2",))
+        what = "\n".join(job.log(node).read_text() for node in job.hosts)
+        assert set(statuses.values()) == {0}, what
+        assert weights(out) == weights(tmp_path / "calm"), what
