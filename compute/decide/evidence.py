@@ -191,11 +191,15 @@ def _votes(bench: Bench, host: str, core: Collection[str]) -> Votes:
             )
         )
 
-    return Votes(
+    said = Votes(
         probes.silent, probes.heard, probes.abstained, probes.deaf_to, probes.probed,
         observers.view(host).last_will, voting(agents.missed_by(host)),
-        voting(agents.heard_by(host)),
-        sum(name not in observers.last_wills for name in fresh),
+    )  # fmt: skip
+    if not said.any_against:  # as of each host that accuses another
+        return said
+    return replace(
+        said, heard_by=voting(agents.heard_by(host)),
+        agents=sum(name not in observers.last_wills for name in fresh),
     )  # fmt: skip
 
 

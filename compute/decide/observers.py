@@ -85,6 +85,9 @@ class Observers:
         self._acknowledged: dict[str, set[str]] = {}
         """Fence's id → hosts that have applied it."""
         self._last_wills: set[str] = set()
+        self._live: set[str] = set()
+        self._open: dict[str, frozenset[str]] = {}
+        """Host → `open_peers`, as long as nothing has changed it."""
 
     def __len__(self) -> int:
         return len(self._views)
@@ -110,6 +113,9 @@ class Observers:
             self._last_wills.add(host)
         else:
             self._last_wills.discard(host)
+        if (view is not None and not view.abstains) != (host in self._live):
+            self._live ^= {host}
+            self._forget_open(host, *self._rows.get(host, ()), *self._said.get(host, ()))
         said = view.observations if view else None
         fenced = self._note_fences(host, before, said)
         judged = self._observe(host, _rows_of(host, said))
@@ -125,6 +131,7 @@ class Observers:
         old = self._said.get(observer, {})
         if rows == old:
             return False
+        self._forget_open(observer, *(host for host, _ in rows.items() ^ old.items()))
         for host, silent in old.items():
             if rows.get(host) is not silent:
                 del self._rows[host][observer]
@@ -139,6 +146,10 @@ class Observers:
                     self._count(host, observer, 1)
         self._said[observer] = rows
         return True
+
+    def _forget_open(self, *hosts: str) -> None:
+        for host in hosts:
+            self._open.pop(host, None)
 
     def _count(self, host: str, observer: str, change: int) -> None:
         for counter, name in ((self._accused, host), (self._accusing, observer)):
@@ -180,27 +191,29 @@ class Observers:
 
     def is_live(self, host: str) -> bool:
         """What ``host`` says of others is evidence."""
-        view = self._views.get(host)
-        return view is not None and not view.abstains
+        return host in self._live
 
     def is_probed(self, host: str) -> bool:
         """``host`` probes others, or others probe it."""
         return bool(self._rows.get(host) or self._said.get(host))
 
-    def open_peers(self, host: str) -> set[str]:
+    def open_peers(self, host: str) -> frozenset[str]:
         """Hosts with which ``host`` has an open pair.
 
         One of both is live and hears the other, and none that is live hears nothing of the other.
         """
-        heard: set[str] = set()
-        cut: set[str] = set()
-        for peer, silent in self._rows.get(host, {}).items():
-            if self.is_live(peer):
-                (cut if silent else heard).add(peer)
-        if self.is_live(host):
-            for peer, silent in self._said.get(host, {}).items():
-                (cut if silent else heard).add(peer)
-        return heard - cut
+        known = self._open.get(host)
+        if known is None:
+            heard: set[str] = set()
+            cut: set[str] = set()
+            for peer, silent in self._rows.get(host, {}).items():
+                if peer in self._live:
+                    (cut if silent else heard).add(peer)
+            if host in self._live:
+                for peer, silent in self._said.get(host, {}).items():
+                    (cut if silent else heard).add(peer)
+            known = self._open[host] = frozenset(heard - cut)
+        return known
 
     def votes(self, host: str, voters: Collection[str]) -> ProbeVotes:
         """What those of ``voters`` that probe ``host`` say of it, and what it says of them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -13,13 +14,25 @@ from pathlib import Path
 from typing import Any
 
 START_S = 30.0
+EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+LOWEST = 20_000  # above ports that services are known by, and tests
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody uses now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """A TCP port of 127.0.0.1 that nobody uses now.
+
+    Below those that the kernel gives to connections: one of many clients of a broker would else
+    take it before its service listens.
+    """
+    first = int(EPHEMERAL.read_text(encoding="ascii").split()[0])
+    while True:
+        port = random.randrange(LOWEST, first)
+        with socket.socket() as sock:
+            try:
+                sock.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 class Mosquitto:
