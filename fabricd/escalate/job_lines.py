@@ -6,13 +6,13 @@ Whatever comes in is untrusted. A line is refused whole, with a reason for its s
 from __future__ import annotations
 
 import json
-import math
 import re
 from dataclasses import dataclass
 from typing import Any
 
 from telemetry.messages.documents import Fence, HostJob, parse
 from telemetry.messages.envelope import BadMessageError
+from telemetry.messages.strict_json import load_object
 
 VERSION = 1
 MAX_LINE = 512 * 1024
@@ -106,22 +106,9 @@ def _load(line: bytes) -> Json:
         if depth > MAX_DEPTH:
             raise LineError(f"nested deeper than {MAX_DEPTH}")
     try:
-        message = json.loads(line, parse_constant=_no_number, parse_float=_finite)
-    except (ValueError, RecursionError) as error:
+        return load_object(line)
+    except ValueError as error:
         raise LineError(f"not JSON: {error}"[:200]) from None
-    if not isinstance(message, dict):
-        raise LineError("not a JSON object")
-    return message
-
-
-def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is no JSON")
-
-
-def _finite(text: str) -> float:
-    if math.isinf(value := float(text)):
-        raise ValueError(f"{text:.40} is out of range")
-    return value
 
 
 def encode_line(kind: str, **fields: Any) -> bytes:  # noqa: ANN401 - JSON values

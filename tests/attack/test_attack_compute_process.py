@@ -10,6 +10,7 @@ import uuid
 
 import pytest
 from compute_world import Compute, Mosquitto, settings
+from hostile_messages import payload
 
 from compute.store import Store
 from fabric_train.messages.documents import AgentDocument, ProcessState, to_data
@@ -28,24 +29,14 @@ GENERATION = {
 }  # fmt: skip
 
 
-def payload(topic, data):
-    life = uuid.uuid4().hex
-    head = {
-        "specversion": "1.0", "id": f"/host/h1/{life}/1", "source": "/host/h1",
-        "type": topic.kind.message_type, "time": "2026-01-01T00:00:00+00:00", "bootid": "b",
-        "incarnation": life, "sequence": 1,
-    }  # fmt: skip
-    return (json.dumps(head)[:-1] + f', "data": {data}}}').encode()
-
-
 def event(value):
-    return EVENT, payload(EVENT, f'{{"kind": "x", "fields": {{"x": {value}}}}}')
+    return EVENT, payload(EVENT, f'{{"kind": "x", "fields": {{"x": {value}}}}}', uuid.uuid4().hex)
 
 
 def job(**changes):
     document = to_data(DOCUMENT) | changes
     news = {"job": "gpt", "incarnation": "r", "uid": 1000, "document": document}
-    return JOB, payload(JOB, json.dumps(news))
+    return JOB, payload(JOB, json.dumps(news), uuid.uuid4().hex)
 
 
 ATTACKS = {

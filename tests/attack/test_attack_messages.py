@@ -6,6 +6,7 @@ Each is published once, retained or kept for a session: whoever dies of it dies 
 import json
 
 import pytest
+from hostile_messages import payload
 
 from compute.decide.decider import Decider
 from compute.decide.policy import Policy
@@ -18,16 +19,6 @@ from telemetry.messages.topics import Kind, Topic
 
 EVENT, JOB = Topic(Kind.HOST_EVENT, "h1"), Topic(Kind.HOST_JOB, "h1", "gpt")
 DOCUMENT = Topic(Kind.HOST_DOCUMENT, "h1")
-
-
-def payload(topic, data, life="i"):
-    """The bytes of a message; ``data``: JSON."""
-    head = {
-        "specversion": "1.0", "id": f"/host/h1/{life}/1", "source": "/host/h1",
-        "type": topic.kind.message_type, "time": "2026-01-01T00:00:00+00:00", "bootid": "b",
-        "incarnation": life, "sequence": 1,
-    }  # fmt: skip
-    return (json.dumps(head)[:-1] + f', "data": {data}}}').encode()
 
 
 def nested(depth):
