@@ -63,6 +63,7 @@ def hsdp():
         yield lambda: fully_shard(nn.Linear(3, 5), mesh=mesh)
     finally:
         dist.destroy_process_group()
+        gc.collect()  # other tests look for models that nobody protects
 
 
 def stepped(model):

@@ -1,5 +1,6 @@
 """docs/operate/train-state.md: each row has its test, and what is named is named."""
 
+import gc
 import importlib
 import re
 from pathlib import Path
@@ -64,6 +65,7 @@ def test_what_is_too_large_to_be_sent_is_named():
 
 
 def test_what_is_made_in_the_loop_is_found_once():
+    gc.collect()  # what other tests have left alive would be found, too, or refused
     script = Script()
     state = replicated.ReplicatedState(script.parts)
     finds = unprotected.Finds(state, rank_local.LocalStates({}))
