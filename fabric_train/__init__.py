@@ -22,12 +22,22 @@ from fabric_train.state.checkpoint import Checkpoint, CheckpointRefusedError, ne
 from fabric_train.state.full_disk import CheckpointFullError
 
 if TYPE_CHECKING:
+    from fabric_train.shards.keeper import GradientLog
     from fabric_train.rank.job import Job
 
 __all__ = [
-    "Checkpoint", "CheckpointFullError", "CheckpointRefusedError", "carry", "join",
+    "Checkpoint", "CheckpointFullError", "CheckpointRefusedError", "GradientLog", "carry", "join",
     "newest_checkpoint",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    """``GradientLog`` is made of torch, which this package does not import by itself."""
+    if name != "GradientLog":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from fabric_train.shards import keeper
+
+    return keeper.GradientLog
 
 
 def carry(cls: type) -> type:

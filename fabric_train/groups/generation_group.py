@@ -20,9 +20,9 @@ _BEFORE_2_13 = {
 _MINIMUM = dist.AllreduceOptions()
 _MINIMUM.reduceOp = dist.ReduceOp.MIN
 _ANY = (1 << 63) - 1
-RANKS_VERSION = "4"
+RANKS_VERSION = "5"
 """Of what ranks say to each other beside the job's own collectives; 2: a vote has four numbers,
-3: they meet in their agents' store and prove over gloo that they did; 4: who holds their shards."""
+3: they meet in their agents' store and prove over gloo that they did; 4: who holds their shards; 5: who keeps them."""
 
 
 class GenerationGroup(ABC):
@@ -39,6 +39,8 @@ class GenerationGroup(ABC):
         self.generation = assignment.generation
         self.rank = assignment.rank
         self.world = assignment.world
+        self.host = assignment.address
+        """Where this rank is: alike on ranks of one host, another one on each host."""
         self.parts: dict[str, GenerationGroup] = {}
         """Connections of the groups that the job has made, by name: of those with this rank."""
         self._how = assignment, store, timeout_s

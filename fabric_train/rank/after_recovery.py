@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 
 from fabric_train.groups.generation_group import GenerationGroup
+from fabric_train.rank.own_parts import OwnParts
 from fabric_train.rules.agreement import DisagreementError
 from fabric_train.rules.step_rule import RecoveryPlan
 from fabric_train.state.replicated import ReplicatedState
@@ -26,6 +27,7 @@ class AfterRecovery:
     def __init__(self) -> None:
         self._owed: tuple[GenerationGroup, list[int]] | None = None
         self._compare = False
+        self._rebuilt: frozenset[int] = frozenset()
 
     def compare(self) -> None:
         """Compare replicas at the next step's start, on all ranks."""
@@ -36,34 +38,44 @@ class AfterRecovery:
         to = [one for one, source in sorted(plan.copies.items()) if source == inner.rank]
         to = [one for one in to if plan.is_owed(one)]
         self._owed = (inner, to) if to else None
+        self._rebuilt = plan.rebuilt
         self._compare = True
 
-    def settle(self, inner: GenerationGroup, state: ReplicatedState) -> str:
-        """Do it, now that the step before is applied. ``inner``: the present generation.
+    def settle(self, inner: GenerationGroup, own: OwnParts, step: int) -> str:
+        """Do it, now that the step before ``step`` is applied. ``inner``: the present generation.
 
         Raises ``RuntimeError`` where the group is broken, ``DisagreementError`` where replicas
         differ.
         """
         owed, self._owed = self._owed, None
         compares, self._compare = self._compare, False
+        state = own.state
         if owed is not None and owed[0] is inner:
             for to in owed[1]:
-                send_state(inner.group, state, to)
+                if own.keeper is not None and to in self._rebuilt:
+                    own.keeper.send(inner.group, state, to, step)
+                else:
+                    send_state(inner.group, state, to)
         if compares and state.replicas is not None:
-            check_replicas(inner, state)
+            check_replicas(inner, state, own.keeper.units.names() if own.keeper else frozenset())
         return ""
 
 
-def check_replicas(inner: GenerationGroup, state: ReplicatedState) -> None:
-    """Compare the state of ranks that hold the same shards.
+def check_replicas(
+    inner: GenerationGroup, state: ReplicatedState, alone: frozenset[str] = frozenset()
+) -> None:
+    """Compare the state of ranks that hold the same shards; of all ranks what is no shard.
 
-    Raises ``RuntimeError`` where the group is broken, ``DisagreementError`` where they differ.
+    ``alone``: names of what no other rank holds. Raises ``RuntimeError`` where the group is broken,
+    ``DisagreementError`` where they differ.
     """
-    mine = json.dumps([state.replicas, state.digest()]).encode()
+    group = range(inner.world) if alone else state.replicas
+    mine = json.dumps([list(group or ()), state.digest(alone)]).encode()
     said = [json.loads(one) for one in inner.exchange(mine)]
-    for rank, (group, digest) in enumerate(said):
-        for other in group or ():
+    for rank, (others, digest) in enumerate(said):
+        for other in others:
             if said[other][1] != digest:
                 raise DisagreementError(
-                    f"ranks {rank} and {other} hold the same shards, and their states differ"
+                    f"ranks {rank} and {other} hold the same {'tensors' if alone else 'shards'}, "
+                    "and their states differ"
                 )

@@ -58,6 +58,7 @@ from fabric_train.rules.limits import timeout_s
 from fabric_train.rules.loop import RuleError
 from fabric_train.rules.protection import Protection
 from fabric_train.rules.step_rule import RankReport, RecoveryPlan, UnrecoverableError
+from fabric_train.shards.keeper import GradientLog
 from fabric_train.state.checkpoint import CheckpointDirectory
 from fabric_train.state.later_part import LaterPart
 from fabric_train.state.rank_local import Stateful
@@ -139,16 +140,23 @@ class Job:
         """The present attempt only warms up; nothing of it is kept."""
         return self._rehearsals > 0
 
-    def protect(self, *, local: dict[str, Stateful] | None = None, **parts: Any) -> None:
+    def protect(
+        self,
+        *,
+        local: dict[str, Stateful] | None = None,
+        gradient_log: GradientLog | None = None,
+        **parts: Any,
+    ) -> None:
         """Name what a replacement needs: modules, optimizers, schedulers, by any name.
 
         ``local``: what differs between ranks (samplers, loaders), with a ``state_dict``.
-        Raises ``TypeError`` for a part that has no state, ``RuntimeError`` for a second call.
+        ``gradient_log``: how shards without replicas are kept. Raises ``TypeError`` for a part that
+        has no state, ``RuntimeError`` for a second call.
         """
         if self._parts is not None:
             raise RuntimeError("protect() was called before: name all parts in one call")
         same = replicas_of(parts, self._group.rank(), self.world) if self._late else None
-        self._parts = OwnParts.of(self._link, parts, local or {}, same)
+        self._parts = OwnParts.of(self._link, parts, local or {}, same, gradient_log)
         early = self._parts.hand_over.send_early
         self._group.on_reduce = lambda: early(self._group.rank(), self._step + 1)
         register_optimizer_step_pre_hook(self._before_step)
@@ -274,6 +282,7 @@ class Job:
         facts = {**own.state.layout(), "buckets of DDP": self._order.hexdigest()[:16]}
         if not self._spare:
             self._agree({**facts, **own.state.facts(), "first step": str(self._step)})
+            self._with_all(lambda inner: own.meet(inner, self._step))
             self._after.compare()
             own.hand_over.store_first(self.rank, self._step)
         self._link.send(wire.Protected(layout_of(facts), said))
@@ -309,7 +318,8 @@ class Job:
     def _settle(self) -> None:
         """Do what a recovery has left for the start of this step."""
         if not self.rehearsing and not self._group.broken:
-            self._with_all(lambda inner: self._after.settle(inner, self._own.state))
+            self._with_all(lambda inner: self._after.settle(inner, self._own, self._step))
+            self._own.settle(self._step)
 
     def _capture(self) -> None:
         self._own.rules.capture(0 if self.rehearsing else self.rank, self._step)
@@ -358,11 +368,14 @@ class Job:
             self._own.hand_over.complete(self.rank, self._step + 1)
             try:
                 number, digest = self._preparation.ready_for(), self._own.start.digest
+                self._own.give_shards(self._group.inner, self._step)
                 agreed, equal = self._progress.vote(self._group.inner, number, digest, self._step)
             except RuntimeError as error:
                 self._report_broken(self._generation, str(error))
+            except CorruptStateError as error:
+                end_at_once(f"the shards that arrived are refused: {error}")
             else:
-                self._own.start.voted(equal=equal)
+                self._own.voted(equal=equal)
                 self._changes_over = agreed > self._generation
                 if self._changes_over and self._preparation.leaves:
                     self._leave(agreed)
@@ -418,8 +431,7 @@ class Job:
                 self._adopt(inner)
                 committed = self._step if self._holds_state else None
                 report = RankReport(committed, ready)
-                replicas = self._own.state.replicas
-                self._run, plan = recovery.agree_on_plan(inner, self._run, report, replicas)
+                self._run, plan = recovery.agree_on_plan(inner, self._run, report, self._own)
                 spans["agreed"] = recovery.since_ms(started)
                 role = self._take_part(inner, plan, planned)
                 inner.vote()

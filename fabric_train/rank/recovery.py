@@ -15,24 +15,34 @@ from fabric_train.rules.step_rule import RankReport, RecoveryPlan, Unrecoverable
 from fabric_train.state.later_part import LaterPart
 from fabric_train.state.plain_values import ForeignValueError
 from fabric_train.state.replicas import partition
+from fabric_train.state.replicated import LayoutError
 from fabric_train.state.transfer import CorruptStateError, Move, receive_state, send_state
 
 
 def agree_on_plan(
-    inner: GenerationGroup, run: str, report: RankReport, replicas: Sequence[int] | None = None
+    inner: GenerationGroup, run: str, report: RankReport, own: OwnParts
 ) -> tuple[str, RecoveryPlan]:
     """The name of this run of the job, and the plan, which all ranks of ``inner`` get.
 
-    ``run`` is the name that this rank knows, ``report`` what it holds, ``replicas`` the ranks with
-    the same shards. Raises ``RuntimeError`` where the group is broken, ``UnrecoverableError``.
+    ``run`` is the name that this rank knows, ``report`` what it holds. Raises ``RuntimeError``
+    where the group is broken, ``UnrecoverableError``.
     """
-    mine = json.dumps([run, report.committed, report.ready, replicas]).encode()
-    answers = [json.loads(one) for one in inner.exchange(mine)]
+    keeper = own.keeper
+    kept = [[ward, *span] for ward, span in keeper.keeps().items()] if keeper is not None else []
+    mine = [run, report.committed, report.ready, own.state.replicas, inner.host, kept]
+    answers = [json.loads(one) for one in inner.exchange(json.dumps(mine).encode())]
     try:
-        groups = partition([group for *_, group in answers])
+        groups = partition([group for *_, group, _, _ in answers])
     except ValueError as error:
         raise UnrecoverableError(str(error)) from None
-    plan = plan_recovery([RankReport(*report) for _, *report, _ in answers], groups)
+    keeps = [{ward: (first, last) for ward, first, last in kept} for *_, kept in answers]
+    reports = [
+        RankReport(held, ready, mine)
+        for (_, held, ready, *_), mine in zip(answers, keeps, strict=True)
+    ]
+    plan = plan_recovery(reports, groups)
+    if keeper is not None:
+        keeper.meet(inner.rank, [host for *_, host, _ in answers], plan.step, keeps)
     return next(name for name, held, *_ in answers if held is not None), plan
 
 
@@ -73,7 +83,10 @@ def copy_states(
     rank = inner.rank
     moves: list[Move] = []
     for to, source in sorted(plan.copies.items()):
-        if source == rank and not plan.is_owed(to):
+        if source == rank and to in plan.rebuilt and not plan.is_owed(to):
+            assert own.keeper is not None
+            own.keeper.send(inner.group, own.state, to, plan.step)
+        elif source == rank and not plan.is_owed(to):
             move = send_state(inner.group, own.state, to, split=split and inner.carries_beside)
             moves += [move] if move else []
     if rank not in plan.copies:
@@ -92,7 +105,13 @@ def _receive(
     timeout_s: float,
 ) -> Move | None:
     rank = inner.rank
-    move = receive_state(inner.group, own.state, plan.copies[rank])
+    move: Move | None = None
+    if rank in plan.rebuilt:
+        if own.keeper is None:
+            raise LayoutError("this rank has no shards of its own, and those it replaces had")
+        own.keeper.receive(inner.group, own.state, plan.copies[rank])
+    else:
+        move = receive_state(inner.group, own.state, plan.copies[rank])
     answer = link.ask(LocalStateRequest(rank, plan.step), timeout_s)
     if not isinstance(answer, LocalStateAnswer) or not answer.known:
         raise UnrecoverableError(f"nobody has the local state of rank {rank} at {plan.step}")

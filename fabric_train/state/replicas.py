@@ -19,6 +19,11 @@ def plain(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, _kinds()) else tensor  # type: ignore[attr-defined]
 
 
+def local_part(tensor: Tensor) -> Tensor:
+    """The tensor that a shard lies in itself: its version counts what writes it."""
+    return tensor._local_tensor if isinstance(tensor, _kinds()) else tensor  # type: ignore[attr-defined]  # noqa: SLF001
+
+
 def like(parameter: Tensor, value: Tensor) -> Tensor:
     """``value`` as this rank's part of a tensor that is sharded as ``parameter`` is."""
     sharded: Any = parameter
@@ -88,3 +93,14 @@ def _kinds() -> tuple[type, ...]:
     """DTensor, where a script has loaded it."""
     module = sys.modules.get("torch.distributed.tensor")
     return (module.DTensor,) if module is not None else ()
+
+
+def is_shard(tensor: Tensor) -> bool:
+    """``tensor`` says that other ranks have other parts of it."""
+    if not isinstance(tensor, _kinds()):
+        return False
+    sharded: Any = tensor
+    return any(
+        not placement.is_replicate() and sharded.device_mesh.size(dimension) > 1
+        for dimension, placement in enumerate(sharded.placements)
+    )

@@ -68,8 +68,17 @@ class LayoutError(Exception):
 class ReplicatedState:
     """The protected parts of one process, by name."""
 
-    def __init__(self, parts: Mapping[str, object], replicas: Sequence[int] | None = None) -> None:
-        """``replicas``: ranks with the same shards as this one, or None, of what is sharded."""
+    def __init__(
+        self,
+        parts: Mapping[str, object],
+        replicas: Sequence[int] | None = None,
+        *,
+        kept: bool = False,
+    ) -> None:
+        """``replicas``: ranks with the same shards as this one, or None, of what is sharded.
+
+        ``kept``: other ranks keep what this one alone holds. Raises ``TypeError``.
+        """
         self._parts = dict(parts)
         self.replicas = replicas
         self._sharded: list[str] = []
@@ -78,7 +87,7 @@ class ReplicatedState:
                 hasattr(part, "state_dict") and hasattr(part, "load_state_dict")
             ):
                 raise TypeError(f"{name}: {type(part).__name__} has no state_dict")
-            if (how := how_sharded(part)) and len(replicas or ()) < 2:
+            if (how := how_sharded(part)) and not kept and len(replicas or ()) < 2:
                 raise TypeError(f"{name}: {how}: no rank is a replica of another one's part")
             if how:
                 self._sharded.append(name)
@@ -173,7 +182,7 @@ class ReplicatedState:
         for name, tensor in self.tensors():
             part = self._parts[name.partition("/")[0]]
             (later if split and _only_for_steps(part, tensor) else first).append((name, tensor))
-        specs = tuple(_spec(name, tensor) for name, tensor in first + later)
+        specs = tuple(spec_of(name, tensor) for name, tensor in first + later)
         manifest = Manifest(
             specs, self.scalars(), len(later), self.groups.membership(), self.settings.carried(),
             self.behind,
@@ -187,7 +196,7 @@ class ReplicatedState:
             text = type(part).__qualname__
             if isinstance(part, nn.Module):
                 named = [*part.named_parameters(), *part.named_buffers()]
-                specs = "".join(repr(_spec(key, tensor)) for key, tensor in named)
+                specs = "".join(repr(spec_of(key, tensor)) for key, tensor in named)
                 digest = hashlib.sha256(specs.encode()).hexdigest()[:16]
                 text += f" of {len(named)} tensors (names, shapes and types: {digest})"
             elif isinstance(part, torch.optim.Optimizer):
@@ -218,10 +227,12 @@ class ReplicatedState:
             if (reset := getattr(part, "reset_iter_state", None)) is not None:
                 reset()
 
-    def digest(self) -> str:
+    def digest(self, without: Container[str] = ()) -> str:
         """SHA-256 of all tensors: alike on ranks that are replicas of each other."""
         found = hashlib.sha256()
         for name, tensor in self.tensors():
+            if name in without:
+                continue
             found.update(name.encode())
             data = flat(tensor)
             found.update(memory(data))
@@ -251,7 +262,7 @@ class ReplicatedState:
         for spec in manifest.tensors:
             if spec.name not in here:
                 here[spec.name] = self._make(spec)
-            mine = _spec(spec.name, here[spec.name])
+            mine = spec_of(spec.name, here[spec.name])
             if mine != spec:
                 raise LayoutError(f"{spec.name} is {mine} here and {spec} at the source")
         extra = here.keys() - {spec.name for spec in manifest.tensors}
@@ -319,6 +330,7 @@ def _only_for_steps(part: object, tensor: Tensor) -> bool:
     return isinstance(part, torch.optim.Optimizer) and ours and tensor.device.type == "cpu"
 
 
-def _spec(name: str, tensor: Tensor) -> TensorSpec:
+def spec_of(name: str, tensor: Tensor) -> TensorSpec:
+    """That of ``tensor``, under ``name``."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     return TensorSpec(name, tuple(tensor.shape), dtype, tensor.device.type)

@@ -86,9 +86,9 @@ def send_state(group: Any, state: ReplicatedState, to: int, *, split: bool = Fal
     """
     manifest, first, later = state.offer(split=split)
     packed = pack(manifest)
-    _send_bytes(group, packed, to)
-    _send_tensors(group, packed, first, to)
-    return (lambda: _send_tensors(group, packed, later, to)) if later else None
+    send_bytes(group, packed, to)
+    send_tensors(group, packed, first, to)
+    return (lambda: send_tensors(group, packed, later, to)) if later else None
 
 
 def receive_state(group: Any, state: ReplicatedState, source: int) -> Move | None:
@@ -97,13 +97,13 @@ def receive_state(group: Any, state: ReplicatedState, source: int) -> Move | Non
     Raises ``CorruptStateError`` or ``LayoutError``: the tensors may be overwritten then, and this
     process must not go on with them. ``RuntimeError`` where the group is broken: receive again.
     """
-    packed = _receive_bytes(group, source)
+    packed = receive_bytes(group, source)
     tensors = state.accept(manifest := _manifest(packed, source))
     first = len(tensors) - manifest.later
-    _receive_tensors(group, packed, tensors[:first], source)
+    receive_tensors(group, packed, tensors[:first], source)
     state.take_over(manifest)
     later = tensors[first:]
-    return (lambda: _receive_tensors(group, packed, later, source)) if later else None
+    return (lambda: receive_tensors(group, packed, later, source)) if later else None
 
 
 def _manifest(packed: bytes, source: int) -> Manifest:
@@ -116,20 +116,20 @@ def _manifest(packed: bytes, source: int) -> Manifest:
     return manifest
 
 
-def _send_tensors(group: Any, manifest: bytes, tensors: Sequence[Tensor], to: int) -> None:
+def send_tensors(group: Any, manifest: bytes, tensors: Sequence[Tensor], to: int) -> None:
     with _Hashes(manifest) as hashes, _Transfers() as transfers:
-        for chunk in _chunks(tensors):
+        for chunk in chunks(tensors):
             transfers.add(group.send([chunk], to, _TAG), chunk)
             hashes.add(chunk)
             if transfers.full:
                 transfers.wait()
         while transfers:
             transfers.wait()
-        _send_bytes(group, b"".join(hashes.digests()), to)
+        send_bytes(group, b"".join(hashes.digests()), to)
 
 
-def _receive_tensors(group: Any, manifest: bytes, tensors: Sequence[Tensor], source: int) -> None:
-    images = _Images(tensors)
+def receive_tensors(group: Any, manifest: bytes, tensors: Sequence[Tensor], source: int) -> None:
+    images = Images(tensors)
     waiting = deque(cut(images.sizes))
     arriving: deque[list[Part]] = deque()
     with _Hashes(manifest) as hashes, _Transfers() as transfers:
@@ -142,7 +142,7 @@ def _receive_tensors(group: Any, manifest: bytes, tensors: Sequence[Tensor], sou
             hashes.add(chunk)
             images.store(arriving.popleft(), chunk)
         digests = hashes.digests()
-        data = _receive_bytes(group, source)
+        data = receive_bytes(group, source)
     expected = [data[at : at + _DIGEST] for at in range(0, len(data), _DIGEST)]
     if digests != expected:
         pairs = enumerate(zip(digests, expected, strict=False))
@@ -151,7 +151,7 @@ def _receive_tensors(group: Any, manifest: bytes, tensors: Sequence[Tensor], sou
         raise CorruptStateError(f"{what} from rank {source} is corrupt")
 
 
-def _chunks(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
+def chunks(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
     """The bytes of ``tensors``, in the chunks of ``cut``; large tensors are not copied."""
     sizes = [_size(tensor) for tensor in tensors]
     whole: tuple[int, Tensor] | None = None
@@ -221,7 +221,7 @@ class _Transfers:
         return chunk
 
 
-class _Images:
+class Images:
     """Where the bytes of tensors arrive: in the tensor itself, where that is possible."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
@@ -272,13 +272,13 @@ def _digest(data: bytes | memoryview, _owner: Tensor | None = None) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-def _send_bytes(group: Any, data: bytes, to: int) -> None:
+def send_bytes(group: Any, data: bytes, to: int) -> None:
     size = torch.tensor([len(data), zlib.crc32(data)])
     group.send([size], to, _TAG).wait()
     group.send([torch.frombuffer(bytearray(data), dtype=torch.uint8)], to, _TAG).wait()
 
 
-def _receive_bytes(group: Any, source: int) -> bytes:
+def receive_bytes(group: Any, source: int) -> bytes:
     head = torch.zeros(2, dtype=torch.int64)
     group.recv([head], source, _TAG).wait()
     size, crc = head.tolist()

@@ -1,5 +1,7 @@
 """``hsdp_loop.py STEPS OUT``: FSDP2 over a 2 × 2 mesh, replicate × shard, AdamW, clipped gradients.
 
+MESH=4: four shards without replicas. OPTIMIZER=SGD: with Nesterov's momentum, or another of torch.
+
 FAULTS as in ``grouped_loop.py``; ``unheard``: this rank does not hear that a vote has succeeded;
 ``voted``: it dies behind it, when all others have heard; ``host``: it waits for its host's end.
 What comes out is each rank's own shard.
@@ -20,6 +22,8 @@ from torch.distributed.tensor import DTensor
 
 import fabric_train
 
+MESH = tuple(int(one) for one in os.environ.get("MESH", "2x2").split("x"))
+OPTIMIZER = os.environ.get("OPTIMIZER", "AdamW")
 STEPS, OUT = int(sys.argv[1]), Path(sys.argv[2])
 FAULTS = [one.split(":") for one in os.environ.get("FAULTS", "").split(",") if one]
 
@@ -55,15 +59,17 @@ def own(tensor):
 
 torch.manual_seed(1)
 job = fabric_train.join(late=True)
-mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+mesh = init_device_mesh("cpu", MESH, mesh_dim_names=("replicate", "shard")[-len(MESH) :])
 model = nn.Sequential(nn.Linear(7, 13), nn.ReLU(), nn.Linear(13, 5), nn.ReLU(), nn.Linear(5, 1))
 for layer in (model[0], model[2]):  # 13 and 5 rows: shards are uneven
     fully_shard(layer, mesh=mesh)
 fully_shard(model, mesh=mesh)
 model.set_force_sum_reduction_for_comms(True)  # gloo has no mean
-optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+options = {"SGD": {"momentum": 0.9, "nesterov": True}}.get(OPTIMIZER, {})
+optimizer = getattr(torch.optim, OPTIMIZER)(model.parameters(), lr=0.01, **options)
 warm_up = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 8))
-job.protect(model=model, optimizer=optimizer, warm_up=warm_up)
+log = fabric_train.GradientLog(buddies=int(os.environ.get("BUDDIES", "1")), renew_steps=4)
+job.protect(model=model, optimizer=optimizer, warm_up=warm_up, gradient_log=log)
 vote, job._progress.vote = job._progress.vote, voted
 for at in job.steps(STEPS):
     with job.attempt():

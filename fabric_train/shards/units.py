@@ -1,0 +1,172 @@
+"""The shards of a process, in units: a parameter, and what the optimizer keeps for it.
+
+An optimizer that works on each element by itself makes the same of a unit wherever it runs, and
+with whichever other units. So units are copied, and replayed, each for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fabric_train.state.optimizer_groups import parameters_of
+from fabric_train.state.replicas import is_shard, local_part, plain
+
+REPLAYED = frozenset({
+    "ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop",
+    "SGD",
+})  # fmt: skip
+"""Optimizers of ``torch.optim`` whose step works on each element by itself."""
+
+
+class NotReplayableError(TypeError):
+    """The step of an optimizer with shards cannot be repeated from their gradients."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """``parameter`` number ``place`` of the optimizer ``optimizer``; "": it is trained by none."""
+
+    name: str
+    parameter: Tensor
+    optimizer: str = ""
+    place: int = -1
+
+
+class ShardUnits:
+    """Units of the protected ``parts`` of which no other rank has the same."""
+
+    def __init__(self, parts: Mapping[str, object], *, all_parameters: bool = False) -> None:
+        """``all_parameters``: also those that do not say themselves that they are shards.
+
+        Raises ``NotReplayableError``.
+        """
+        self.optimizers: dict[str, torch.optim.Optimizer] = {
+            name: part
+            for name, part in sorted(parts.items())
+            if isinstance(part, torch.optim.Optimizer)
+        }
+        trained = {
+            id(one): (name, place)
+            for name, optimizer in self.optimizers.items()
+            for place, one in enumerate(parameters_of(optimizer))
+        }
+        self.units: list[Unit] = []
+        seen: set[int] = set()
+        for name, part in sorted(parts.items()):
+            if not isinstance(part, nn.Module):
+                continue
+            for key, one in [*part.named_parameters(), *part.named_buffers()]:
+                if id(one) in seen or not (is_shard(one) or all_parameters):
+                    continue
+                seen.add(id(one))
+                self.units.append(Unit(f"{name}/{key}", one, *trained.get(id(one), ())))
+        for name in sorted({unit.optimizer for unit in self.units if unit.optimizer}):
+            _check(name, self.optimizers[name])
+        self._versions: dict[int, list[tuple[int, int]]] = {}
+
+    def tensors(self, unit: Unit) -> list[tuple[str, Tensor]]:
+        """All tensors of ``unit`` with their names in the protected state, the parameter first."""
+        found = [(unit.name, plain(unit.parameter.data))]
+        if unit.optimizer:
+            state = self.optimizers[unit.optimizer].state.get(unit.parameter, {})
+            found += [
+                (f"{unit.optimizer}/{unit.place}/{key}", plain(value))
+                for key, value in state.items()
+                if isinstance(value, Tensor)
+            ]
+        return found
+
+    def names(self) -> frozenset[str]:
+        """Of all their tensors, as there are now."""
+        return frozenset(name for unit in self.units for name, _ in self.tensors(unit))
+
+    def gradient(self, unit: Unit) -> Tensor | None:
+        """What the optimizer's step will use, if it changes this unit."""
+        if not unit.optimizer or unit.parameter.grad is None:
+            return None
+        return plain(unit.parameter.grad.detach())
+
+    def fields(self) -> dict[str, list[dict[str, Any]]]:
+        """Learning rates and the like of each optimizer's groups."""
+        return {
+            name: [
+                {key: value for key, value in group.items() if key != "params"}
+                for group in optimizer.param_groups
+            ]
+            for name, optimizer in self.optimizers.items()
+        }
+
+    def mark(self, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """``optimizer`` has made its step: what changes of its units from now on is `changed`.
+
+        None: any optimizer; this process has got its state from another one.
+        """
+        for place, unit in enumerate(self.units):
+            if optimizer is None or self.optimizers.get(unit.optimizer) is optimizer:
+                self._versions[place] = self._version(unit)
+
+    def changed(self) -> list[int]:
+        """Places of units that something else than an optimizer's step has written.
+
+        What is written through ``Tensor.data`` is not seen here: `proof` finds it.
+        """
+        return [
+            place for place, known in self._versions.items()
+            if self._version(self.units[place]) != known
+        ]  # fmt: skip
+
+    def _version(self, unit: Unit) -> list[tuple[int, int]]:
+        tensors = [unit.parameter]
+        if unit.optimizer:
+            state = self.optimizers[unit.optimizer].state.get(unit.parameter, {})
+            tensors += [value for value in state.values() if isinstance(value, Tensor)]
+        return [(one.data_ptr(), one._version) for one in map(local_part, tensors)]  # noqa: SLF001
+
+    def bytes_kept(self) -> tuple[int, int]:
+        """Bytes of a whole base copy, and of the gradients of one step.
+
+        An optimizer that has made no step yet is asked what it keeps for one element.
+        """
+        kept = {name: _kept_for_each(one) for name, one in self.optimizers.items()}
+        base = gradients = 0
+        for unit in self.units:
+            own = sum(one.numel() * one.element_size() for _, one in self.tensors(unit))
+            size = plain(unit.parameter.data).numel() * unit.parameter.element_size()
+            if unit.optimizer and own == size and unit.parameter.requires_grad:
+                own += size * kept[unit.optimizer]
+            base += own
+            gradients += size if unit.optimizer and unit.parameter.requires_grad else 0
+        return base, gradients
+
+
+def step_alone(optimizer: torch.optim.Optimizer) -> None:
+    """A step that is none of the loop's: no hook hears of it."""
+    step: Any = type(optimizer).step
+    (step.__wrapped__ if getattr(step, "hooked", False) else step)(optimizer)
+
+
+def _check(name: str, optimizer: torch.optim.Optimizer) -> None:
+    kind = type(optimizer)
+    if kind.__name__ not in REPLAYED or getattr(torch.optim, kind.__name__, None) is not kind:
+        raise NotReplayableError(
+            f"{name}: the step of {kind.__module__}.{kind.__qualname__} cannot be repeated from "
+            f"gradients on a shard alone, as those of {', '.join(sorted(REPLAYED))} of torch.optim "
+            "can: train with replicas of each shard (HSDP), or with one of those"
+        )
+
+
+def _kept_for_each(optimizer: torch.optim.Optimizer) -> int:
+    """Tensors as large as a parameter that it keeps for one."""
+    probe = nn.Parameter(torch.zeros(2))
+    probe.grad = torch.ones(2)
+    options = dict(optimizer.param_groups[0], params=[probe])
+    twin = type(optimizer)([options])  # type: ignore[call-arg]
+    step_alone(twin)
+    return sum(
+        value.shape == probe.shape for value in twin.state[probe].values() if torch.is_tensor(value)
+    )
