@@ -22,8 +22,8 @@ from fabric_train.state.checkpoint import Checkpoint, CheckpointRefusedError, ne
 from fabric_train.state.full_disk import CheckpointFullError
 
 if TYPE_CHECKING:
-    from fabric_train.shards.keeper import GradientLog
     from fabric_train.rank.job import Job
+    from fabric_train.shards.keeper import GradientLog
 
 __all__ = [
     "Checkpoint", "CheckpointFullError", "CheckpointRefusedError", "GradientLog", "carry", "join",

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from bench.migrate import backend, hosts, kills, mix, peers, planned, scale, steady
+from bench.migrate import backend, hosts, kills, mix, peers, planned, scale, sharded, steady
 from bench.report import Row
 
 PARTS: Mapping[str, Callable[..., list[Row]]] = {
     "kills": kills.kills,
     "crash": kills.crashes,
+    "sharded": sharded.sharded,
     "steady": steady.steady,
     "frozen": hosts.frozen_hosts,
     "broker": hosts.frozen_without_broker,
@@ -27,6 +28,7 @@ PARTS: Mapping[str, Callable[..., list[Row]]] = {
 MINUTES: Mapping[str, float] = {
     "kills": 10,
     "crash": 4,
+    "sharded": 20,
     "steady": 5,
     "frozen": 8,
     "broker": 8,

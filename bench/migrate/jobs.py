@@ -204,7 +204,12 @@ def arguments(directory: Path, steps: int, hashed: Sequence[int] = ()) -> list[s
 
 
 def standalone(
-    steps: int, *, spares: int, hashed: Sequence[int] = (), ranks: int = RANKS
+    steps: int,
+    *,
+    spares: int,
+    hashed: Sequence[int] = (),
+    ranks: int = RANKS,
+    loop: str = "protected.py",
 ) -> Callable[[Path], list[str | Path]]:
     """The command of a protected job on this machine alone."""
 
@@ -213,7 +218,7 @@ def standalone(
             sys.executable, "-m", "fabric_train.run", "--standalone",
             "--nproc-per-node", str(ranks), "--spares", str(spares),
             "--records", directory / "records.json",
-            LOOPS / "protected.py", *arguments(directory, steps, hashed),
+            LOOPS / loop, *arguments(directory, steps, hashed),
         ]  # fmt: skip
 
     return argv

@@ -22,7 +22,8 @@ _MINIMUM.reduceOp = dist.ReduceOp.MIN
 _ANY = (1 << 63) - 1
 RANKS_VERSION = "5"
 """Of what ranks say to each other beside the job's own collectives; 2: a vote has four numbers,
-3: they meet in their agents' store and prove over gloo that they did; 4: who holds their shards; 5: who keeps them."""
+3: they meet in their agents' store and prove over gloo that they did; 4: who holds their shards;
+5: who keeps them."""
 
 
 class GenerationGroup(ABC):

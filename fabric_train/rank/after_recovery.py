@@ -47,6 +47,7 @@ class AfterRecovery:
         Raises ``RuntimeError`` where the group is broken, ``DisagreementError`` where replicas
         differ.
         """
+        own.settle(step)
         owed, self._owed = self._owed, None
         compares, self._compare = self._compare, False
         state = own.state

@@ -47,12 +47,11 @@ from fabric_train.rank import recovery
 from fabric_train.rank.after_recovery import AfterRecovery
 from fabric_train.rank.ending import announce_early_end, end_at_once, watch_loop
 from fabric_train.rank.guard import guarded_checkpoint
-from fabric_train.rank.launched import software
 from fabric_train.rank.own_parts import OwnParts
 from fabric_train.rank.preparation import Preparation
 from fabric_train.rank.progress import Progress
-from fabric_train.rank.waiting import await_assignment, await_rank
-from fabric_train.rules.agreement import Beginning, DisagreementError, agree, layout_of
+from fabric_train.rank.waiting import await_assignment, await_rank, introduce
+from fabric_train.rules.agreement import Beginning, DisagreementError, layout_of
 from fabric_train.rules.coordinator import Limits
 from fabric_train.rules.limits import timeout_s
 from fabric_train.rules.loop import RuleError
@@ -62,10 +61,9 @@ from fabric_train.shards.keeper import GradientLog
 from fabric_train.state.checkpoint import CheckpointDirectory
 from fabric_train.state.later_part import LaterPart
 from fabric_train.state.rank_local import Stateful
-from fabric_train.state.replicas import replicas_of
+from fabric_train.state.replicas import Holders
 from fabric_train.state.replicated import LayoutError
 from fabric_train.state.transfer import CorruptStateError
-from fabric_train.state.unprotected import Finds, state_of
 
 _REHEARSALS = 2  # DDP orders its buckets anew before its second forward pass
 
@@ -141,22 +139,20 @@ class Job:
         return self._rehearsals > 0
 
     def protect(
-        self,
-        *,
-        local: dict[str, Stateful] | None = None,
-        gradient_log: GradientLog | None = None,
-        **parts: Any,
-    ) -> None:
+        self, *, local: dict[str, Stateful] | None = None, replicas: object = None,
+        gradient_log: GradientLog | None = None, **parts: Any,
+    ) -> None:  # fmt: skip
         """Name what a replacement needs: modules, optimizers, schedulers, by any name.
 
         ``local``: what differs between ranks (samplers, loaders), with a ``state_dict``.
-        ``gradient_log``: how shards without replicas are kept. Raises ``TypeError`` for a part that
-        has no state, ``RuntimeError`` for a second call.
+        ``replicas``: a mesh, or lists of ranks that hold the same, where the parts do not say so
+        themselves. ``gradient_log``: how shards without replicas are kept. Raises ``TypeError`` for
+        a part that has no state, ``ValueError``, ``RuntimeError`` for a second call.
         """
         if self._parts is not None:
             raise RuntimeError("protect() was called before: name all parts in one call")
-        same = replicas_of(parts, self._group.rank(), self.world) if self._late else None
-        self._parts = OwnParts.of(self._link, parts, local or {}, same, gradient_log)
+        holders = Holders.of(parts, replicas, self._group.rank(), self.world, late=self._late)
+        self._parts = OwnParts.of(self._link, parts, local or {}, holders, gradient_log)
         early = self._parts.hand_over.send_early
         self._group.on_reduce = lambda: early(self._group.rank(), self._step + 1)
         register_optimizer_step_pre_hook(self._before_step)
@@ -240,10 +236,7 @@ class Job:
         return guarded_checkpoint(checkpoints, self._link, self.rank, self._step, self._timeout_s)
 
     def _join(self, process: str, token: str) -> None:
-        # A job of several hosts forms when the last of them is here: that can take long.
-        welcome = self._link.ask(wire.Hello(process, token, os.getpid(), software()), None)
-        if not isinstance(welcome, wire.Welcome):
-            raise RuntimeError(f"the agent answered {welcome}")
+        welcome = introduce(self._link, process, token)
         self._spare, self._name = welcome.spare, welcome.job
         rank = await_rank(self._link) if self._spare and self._late else 0
         self._group = JobGroup(rank, welcome.world, late=self._late)
@@ -278,11 +271,10 @@ class Job:
         while self._rehearsals:
             yield from self._offer_step()
         own = self._own
-        said = state_of(own.state, own.local, own.rules.begin(Finds(own.state, own.local)))
-        facts = {**own.state.layout(), "buckets of DDP": self._order.hexdigest()[:16]}
+        said = own.statement()
+        facts = {**own.layout(), "buckets of DDP": self._order.hexdigest()[:16]}
         if not self._spare:
             self._agree({**facts, **own.state.facts(), "first step": str(self._step)})
-            self._with_all(lambda inner: own.meet(inner, self._step))
             self._after.compare()
             own.hand_over.store_first(self.rank, self._step)
         self._link.send(wire.Protected(layout_of(facts), said))
@@ -303,7 +295,9 @@ class Job:
     def _agree(self, facts: dict[str, str]) -> None:
         """Compare what all ranks begin with, and take over the name of this run of the job."""
         mine = Beginning(self._run, facts)
-        self._run = self._with_all(lambda inner: agree(inner.exchange, mine)) or self._run
+        self._run = (
+            self._with_all(lambda inner: self._own.meet(inner, mine, self._step)) or self._run
+        )
 
     def _offer_step(self) -> Iterator[int]:
         """Keep what an attempt may change before its gate, and yield the step for one."""
@@ -319,7 +313,6 @@ class Job:
         """Do what a recovery has left for the start of this step."""
         if not self.rehearsing and not self._group.broken:
             self._with_all(lambda inner: self._after.settle(inner, self._own, self._step))
-            self._own.settle(self._step)
 
     def _capture(self) -> None:
         self._own.rules.capture(0 if self.rehearsing else self.rank, self._step)
@@ -372,8 +365,6 @@ class Job:
                 agreed, equal = self._progress.vote(self._group.inner, number, digest, self._step)
             except RuntimeError as error:
                 self._report_broken(self._generation, str(error))
-            except CorruptStateError as error:
-                end_at_once(f"the shards that arrived are refused: {error}")
             else:
                 self._own.voted(equal=equal)
                 self._changes_over = agreed > self._generation

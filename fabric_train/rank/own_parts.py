@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from fabric_train.groups.generation_group import GenerationGroup
 from fabric_train.messages.link import AgentLink
+from fabric_train.rank.ending import end_at_once
 from fabric_train.rank.hand_over import HandOver
 from fabric_train.rank.loop_rules import LoopRules
+from fabric_train.rules.agreement import Beginning, agree, agree_in_groups
 from fabric_train.rules.buddies import Room, check_room
 from fabric_train.shards.keeper import GradientLog, ShardKeeper
 from fabric_train.shards.units import ShardUnits
 from fabric_train.state.rank_local import LocalStates, Stateful
+from fabric_train.state.replicas import Holders
 from fabric_train.state.replicated import ReplicatedState
 from fabric_train.state.step_start import StepStart
+from fabric_train.state.transfer import CorruptStateError
+from fabric_train.state.unprotected import Finds, state_of
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,7 @@ class OwnParts:
     start: StepStart
     hand_over: HandOver
     rules: LoopRules
+    holders: Holders
     keeper: ShardKeeper | None = None
 
     @classmethod
@@ -40,42 +46,67 @@ class OwnParts:
         link: AgentLink,
         parts: Mapping[str, object],
         local: Mapping[str, Stateful],
-        replicas: Sequence[int] | None = None,
+        holders: Holders,
         options: GradientLog | None = None,
     ) -> OwnParts:
         """Raises ``TypeError`` for a part that has no state, and without an optimizer."""
         keeper = None
-        if replicas is not None and len(replicas) < 2:
-            keeper = ShardKeeper(ShardUnits(parts), options or GradientLog())
+        if holders.alone:
+            units = ShardUnits(parts, all_parameters=holders.declared)
+            keeper = ShardKeeper(units, options or GradientLog())
             stepped = keeper.stepped
             register_optimizer_step_post_hook(lambda one, *_: stepped(one))
-        state = ReplicatedState(parts, replicas, kept=keeper is not None)
+        state = ReplicatedState(parts, holders.ranks, kept=keeper is not None)
         states = LocalStates(local)
         if not state.optimizers():
             raise TypeError("protect() needs an optimizer: its step is what a job counts")
         start = StepStart(state, states)
         hand_over = HandOver(link, start)
         rules = LoopRules(link, state, start, hand_over)
-        return cls(state, states, start, hand_over, rules, keeper)
+        return cls(state, states, start, hand_over, rules, holders, keeper)
 
-    def meet(self, inner: GenerationGroup, step: int) -> str:
-        """The loop begins at ``step``: agree who keeps whose shards.
+    def statement(self) -> dict[str, str]:
+        """What this process has to say for the protection report. The rehearsal is over."""
+        found = self.rules.begin(Finds(self.state, self.local))
+        kept = self.keeper.describe() if self.keeper is not None else ""
+        return state_of(self.state, self.local, found, kept)
 
-        Raises ``RuntimeError`` where the group is broken, ``DisagreementError`` where a rank has no
-        memory for them.
+    def layout(self) -> dict[str, str]:
+        """What all ranks have alike, and each process that may get a rank."""
+        if not self.holders.declared:
+            known = self.state.layout()
+        else:  # each group has its own
+            known = {name: type(part).__qualname__ for name, part in self.state.parts.items()}
+        if self.keeper is not None:
+            # What is no tensor of a shard comes from a buddy: it has to have the same names.
+            known["names of shards"] = " ".join(unit.name for unit in self.keeper.units.units)
+        return known
+
+    def meet(self, inner: GenerationGroup, beginning: Beginning, step: int) -> str:
+        """The loop begins at ``step``: do all ranks begin alike, and who keeps whose shards?
+
+        Returns the name of this run. Raises ``RuntimeError`` where the group is broken,
+        ``DisagreementError`` where they do not, or where a rank has no memory for shards.
         """
+        run = agree(inner.exchange, beginning)
+        if self.holders.declared:
+            agree_in_groups(inner.exchange, self.state.layout(), self.holders.ranks or ())
         if self.keeper is None:
-            return ""
+            return run
         mine = [inner.host, *self.keeper.need(), self.keeper.limit(), self.keeper.options.buddies]
         said = [json.loads(one) for one in inner.exchange(json.dumps(mine).encode())]
         self.keeper.meet(inner.rank, [host for host, *_ in said], step, [{} for _ in said])
         check_room([Room(*one) for one in said])
-        return ""
+        return run
 
     def give_shards(self, inner: GenerationGroup, step: int) -> None:
-        """Before the vote on the step after ``step``. Raises as ``ShardKeeper.exchange`` does."""
-        if self.keeper is not None:
+        """Before the vote on the step after ``step``. Raises ``RuntimeError``."""
+        if self.keeper is None:
+            return
+        try:
             self.keeper.exchange(inner.group, inner.rank, step)
+        except CorruptStateError as error:  # another process takes this rank
+            end_at_once(f"the shards that arrived are refused: {error}")
 
     def voted(self, *, equal: bool) -> None:
         """All ranks have voted; ``equal``: with the same digest."""

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import os
+
 from fabric_train.messages.link import AgentLink
-from fabric_train.messages.process import Acknowledged, Assignment, Protected
+from fabric_train.messages.process import Acknowledged, Assignment, Hello, Protected, Welcome
+from fabric_train.rank.launched import software
 from fabric_train.rules.agreement import LATE
+
+
+def introduce(link: AgentLink, process: str, token: str) -> Welcome:
+    """Say who this process is. Raises ``RefusedError``, ``AgentLostError``."""
+    # A job of several hosts forms when the last of them is here: that can take long.
+    welcome = link.ask(Hello(process, token, os.getpid(), software()), None)
+    if not isinstance(welcome, Welcome):
+        raise RuntimeError(f"the agent answered {welcome}")
+    return welcome
 
 
 def await_assignment(link: AgentLink, generation: int) -> Assignment:

@@ -46,20 +46,36 @@ def agree(exchange: Callable[[bytes], list[bytes]], mine: Beginning) -> str:
     return beginnings[0].run
 
 
-def disagreement(beginnings: Sequence[Beginning]) -> str:
-    """What the first rank that differs has otherwise than rank 0, for people; empty: none does."""
+def disagreement(beginnings: Sequence[Beginning], ranks: Sequence[int] | None = None) -> str:
+    """What the first rank that differs has otherwise than the first one, for people; "": nothing.
+
+    ``ranks``: those that the beginnings are of; None: all.
+    """
     first = beginnings[0].facts
-    for rank, one in enumerate(beginnings):
+    numbers = range(len(beginnings)) if ranks is None else ranks
+    for rank, one in zip(numbers, beginnings, strict=True):
         mine = one.facts
         texts = [
             f"{name} is {mine.get(name, 'absent')} on rank {rank} and "
-            f"{first.get(name, 'absent')} on rank 0"
+            f"{first.get(name, 'absent')} on rank {numbers[0]}"
             for name in sorted(mine.keys() | first.keys())
             if mine.get(name) != first.get(name)
         ]
         if texts:
             return "; ".join(texts[:_SAID]) + "; …" * (len(texts) > _SAID)
     return ""
+
+
+def agree_in_groups(
+    exchange: Callable[[bytes], list[bytes]], mine: Mapping[str, str], group: Sequence[int]
+) -> None:
+    """Compare ``mine`` with that of the ranks of ``group``, of which this one is a member.
+
+    All ranks call it, each with its own group. Raises ``DisagreementError``.
+    """
+    said = [Beginning.decode(one) for one in exchange(Beginning("", mine).encode())]
+    if problem := disagreement([said[rank] for rank in group], group):
+        raise DisagreementError(f"ranks {list(group)} do not hold the same: {problem}")
 
 
 LATE = "late"

@@ -69,7 +69,7 @@ def size_of(spec: TensorSpec) -> int:
     count = 1
     for length in spec.shape:
         count *= length
-    return count * dtype_of(spec.dtype).itemsize
+    return count * int(dtype_of(spec.dtype).itemsize)
 
 
 def _check(entry: Any, rank: int) -> None:  # noqa: ANN401

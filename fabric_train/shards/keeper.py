@@ -77,9 +77,29 @@ class ShardKeeper:
 
     def need(self) -> tuple[int, int]:
         """Bytes that a buddy needs for this rank's shards, and that go there with each step."""
-        base, gradients = self.units.bytes_kept()
-        renew = self.options.renew_steps
-        return base + gradients * (renew // 2 + 1), gradients + base // renew
+        sizes, renew = self.units.sizes(), self.options.renew_steps
+        kept = [
+            sum(
+                one * ((now - turn) % renew + 1)
+                for (_, one), turn in zip(sizes, self._turns, strict=True)
+            )
+            for now in range(renew)
+        ]
+        base, gradients = (sum(column) for column in zip(*sizes, strict=True))
+        return base + max(kept), gradients + base // renew
+
+    def describe(self) -> str:
+        """For people."""
+        needs, each_step = self.need()
+        count = self.options.buddies
+        return (
+            f"{count} budd{'ies keep' if count > 1 else 'y keeps'} a copy and the gradients since: "
+            f"{count * needs} bytes of host memory for each rank, {count * each_step} a step"
+        )
+
+    def size(self) -> int:
+        """Bytes that are kept here."""
+        return sum(log.size for log in self._logs.values())
 
     def limit(self) -> int:
         """Bytes that this rank may take for the shards of others."""

@@ -51,7 +51,7 @@ class Proof:
             unit = self._units.units[place]
             tensors = self._units.tensors(unit)
             size = sum(one.numel() * one.element_size() for _, one in tensors)
-            if unit.optimizer and 0 < tensors[0][1].numel() and size <= MOST_BYTES:
+            if unit.optimizer and tensors[0][1].numel() > 0 and size <= MOST_BYTES:
                 self._before = self._keep(step, place, unit)
                 return
 

@@ -127,21 +127,22 @@ class ShardUnits:
             tensors += [value for value in state.values() if isinstance(value, Tensor)]
         return [(one.data_ptr(), one._version) for one in map(local_part, tensors)]  # noqa: SLF001
 
-    def bytes_kept(self) -> tuple[int, int]:
-        """Bytes of a whole base copy, and of the gradients of one step.
+    def sizes(self) -> list[tuple[int, int]]:
+        """Of each unit, bytes of a base copy and of a gradient.
 
-        An optimizer that has made no step yet is asked what it keeps for one element.
+        An optimizer that has made no step yet is asked what it keeps for one parameter.
         """
-        kept = {name: _kept_for_each(one) for name, one in self.optimizers.items()}
-        base = gradients = 0
+        kept = {name: _kept(one) for name, one in self.optimizers.items()}
+        found = []
         for unit in self.units:
-            own = sum(one.numel() * one.element_size() for _, one in self.tensors(unit))
-            size = plain(unit.parameter.data).numel() * unit.parameter.element_size()
-            if unit.optimizer and own == size and unit.parameter.requires_grad:
-                own += size * kept[unit.optimizer]
-            base += own
-            gradients += size if unit.optimizer and unit.parameter.requires_grad else 0
-        return base, gradients
+            tensors = [one for _, one in self.tensors(unit)]
+            base, size = sum(map(_bytes, tensors)), _bytes(tensors[0])
+            trained = bool(unit.optimizer) and unit.parameter.requires_grad
+            if trained and len(tensors) == 1:
+                as_large, beside = kept[unit.optimizer]
+                base += size * as_large + beside
+            found.append((base, size if trained else 0))
+        return found
 
 
 def step_alone(optimizer: torch.optim.Optimizer) -> None:
@@ -160,13 +161,18 @@ def _check(name: str, optimizer: torch.optim.Optimizer) -> None:
         )
 
 
-def _kept_for_each(optimizer: torch.optim.Optimizer) -> int:
-    """Tensors as large as a parameter that it keeps for one."""
+def _kept(optimizer: torch.optim.Optimizer) -> tuple[int, int]:
+    """Tensors as large as a parameter that it keeps for one, and bytes beside them."""
     probe = nn.Parameter(torch.zeros(2))
     probe.grad = torch.ones(2)
     options = dict(optimizer.param_groups[0], params=[probe])
-    twin = type(optimizer)([options])  # type: ignore[call-arg]
+    kind: Any = type(optimizer)
+    twin: torch.optim.Optimizer = kind([options])
     step_alone(twin)
-    return sum(
-        value.shape == probe.shape for value in twin.state[probe].values() if torch.is_tensor(value)
-    )
+    tensors = [one for one in twin.state[probe].values() if isinstance(one, Tensor)]
+    beside = [one for one in tensors if one.shape != probe.shape]
+    return len(tensors) - len(beside), sum(map(_bytes, beside))
+
+
+def _bytes(tensor: Tensor) -> int:
+    return int(tensor.numel() * tensor.element_size())

@@ -8,10 +8,38 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Holders:
+    """``ranks`` that hold the same as this one; None: all do, for nothing is sharded.
+
+    ``declared``: the script says so; what they hold does not.
+    """
+
+    ranks: tuple[int, ...] | None = None
+    declared: bool = False
+
+    @classmethod
+    def of(
+        cls, parts: Mapping[str, object], replicas: object, rank: int, world: int, *, late: bool
+    ) -> Holders:
+        """Raises ``ValueError``. ``late``: ranks may hold different things."""
+        if replicas is not None and not late:
+            raise ValueError("replicas need join(late=True): a spare waits for its rank then")
+        if replicas is not None:
+            return cls(declared(replicas, rank, world), declared=True)
+        return cls(replicas_of(parts, rank, world) if late else None)
+
+    @property
+    def alone(self) -> bool:
+        """No other rank holds what this one does."""
+        return self.ranks is not None and len(self.ranks) < 2
 
 
 def plain(tensor: Tensor) -> Tensor:
@@ -44,6 +72,29 @@ def replicas_of(parts: Mapping[str, object], rank: int, world: int) -> tuple[int
             alike = set(_alike(tensor))
             mine = alike if mine is None else mine & alike
     return None if mine is None else tuple(sorted(mine & set(range(world)) | {rank}))
+
+
+def declared(replicas: object, rank: int, world: int) -> tuple[int, ...]:
+    """The ranks that a script says hold the same as ``rank``: a mesh of them, or all groups.
+
+    Raises ``ValueError``; the text says what is wrong with it.
+    """
+    mesh = getattr(replicas, "mesh", None)
+    groups: Any = [mesh.flatten().tolist()] if isinstance(mesh, Tensor) else replicas
+    try:
+        known = [tuple(int(one) for one in group) for group in groups]
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"replicas={replicas!r:.100}: neither a mesh nor a list of lists of ranks"
+        ) from None
+    mine = [group for group in known if rank in group]
+    if len(mine) != 1:
+        raise ValueError(
+            f"replicas: rank {rank} is in {len(mine)} of {len(known)} groups, not in 1"
+        )
+    if len(set(mine[0])) < len(mine[0]) or not set(mine[0]) <= set(range(world)):
+        raise ValueError(f"replicas: {list(mine[0])} are not different ranks below {world}")
+    return tuple(sorted(mine[0]))
 
 
 def partition(groups: Sequence[Sequence[int] | None]) -> list[tuple[int, ...]] | None:

@@ -117,6 +117,7 @@ def _manifest(packed: bytes, source: int) -> Manifest:
 
 
 def send_tensors(group: Any, manifest: bytes, tensors: Sequence[Tensor], to: int) -> None:
+    """Send ``tensors`` and their hashes, behind ``manifest``. Raises ``RuntimeError``."""
     with _Hashes(manifest) as hashes, _Transfers() as transfers:
         for chunk in chunks(tensors):
             transfers.add(group.send([chunk], to, _TAG), chunk)
@@ -129,6 +130,7 @@ def send_tensors(group: Any, manifest: bytes, tensors: Sequence[Tensor], to: int
 
 
 def receive_tensors(group: Any, manifest: bytes, tensors: Sequence[Tensor], source: int) -> None:
+    """Receive into ``tensors`` what `send_tensors` sends. Raises as ``receive_state``."""
     images = Images(tensors)
     waiting = deque(cut(images.sizes))
     arriving: deque[list[Part]] = deque()
@@ -273,12 +275,14 @@ def _digest(data: bytes | memoryview, _owner: Tensor | None = None) -> bytes:
 
 
 def send_bytes(group: Any, data: bytes, to: int) -> None:
+    """Send ``data`` with its length and CRC-32. Raises ``RuntimeError``."""
     size = torch.tensor([len(data), zlib.crc32(data)])
     group.send([size], to, _TAG).wait()
     group.send([torch.frombuffer(bytearray(data), dtype=torch.uint8)], to, _TAG).wait()
 
 
 def receive_bytes(group: Any, source: int) -> bytes:
+    """What `send_bytes` sends. Raises ``RuntimeError``, ``CorruptStateError``."""
     head = torch.zeros(2, dtype=torch.int64)
     group.recv([head], source, _TAG).wait()
     size, crc = head.tolist()

@@ -25,15 +25,21 @@ _SAID = 20  # at most so many
 _FIRST_LOOK = 16  # step in which what was made in the loop is looked for
 
 
-def state_of(state: ReplicatedState, local: LocalStates, found: Sequence[str]) -> dict[str, str]:
-    """The statement of this process, for the protection report; ``found`` is unprotected."""
+def state_of(
+    state: ReplicatedState, local: LocalStates, found: Sequence[str], kept: str = ""
+) -> dict[str, str]:
+    """The statement of this process, for the protection report; ``found`` is unprotected.
+
+    ``kept``: how shards are kept that no other rank holds.
+    """
     here = local.describe()
     if buffers := len(state.buffers()):
         here["buffers"] = f"those of {buffers} that forward passes change, e.g. of batch norm"
     parts = state.describe()
     sharded = {name: parts.pop(name) for name in state.sharded_parts()}
     ranks = ", ".join(map(str, state.replicas or ()))
-    said = {name: f"{text}; ranks {ranks} have the same shards" for name, text in sharded.items()}
+    how = kept or f"ranks {ranks} have the same shards"
+    said = {name: f"{text}; {how}" for name, text in sharded.items()}
     return statement(parts, here, found, said)
 
 

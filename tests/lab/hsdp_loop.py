@@ -1,6 +1,6 @@
 """``hsdp_loop.py STEPS OUT``: FSDP2 over a 2 × 2 mesh, replicate × shard, AdamW, clipped gradients.
 
-MESH=4: four shards without replicas. OPTIMIZER=SGD: with Nesterov's momentum, or another of torch.
+MESH=4: four shards without replicas. PARALLEL=tensor: the second dimension splits layers.
 
 FAULTS as in ``grouped_loop.py``; ``unheard``: this rank does not hear that a vote has succeeded;
 ``voted``: it dies behind it, when all others have heard; ``host``: it waits for its host's end.
@@ -18,7 +18,12 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 import fabric_train
 
@@ -60,7 +65,16 @@ def own(tensor):
 torch.manual_seed(1)
 job = fabric_train.join(late=True)
 mesh = init_device_mesh("cpu", MESH, mesh_dim_names=("replicate", "shard")[-len(MESH) :])
+TENSOR = os.environ.get("PARALLEL") == "tensor"
 model = nn.Sequential(nn.Linear(7, 13), nn.ReLU(), nn.Linear(13, 5), nn.ReLU(), nn.Linear(5, 1))
+if TENSOR:
+    plan = {
+        "0": ColwiseParallel(),
+        "2": RowwiseParallel(),
+        "4": ColwiseParallel(output_layouts=Replicate()),
+    }
+    parallelize_module(model, mesh["shard"], plan)
+    mesh = mesh["replicate"]
 for layer in (model[0], model[2]):  # 13 and 5 rows: shards are uneven
     fully_shard(layer, mesh=mesh)
 fully_shard(model, mesh=mesh)
@@ -74,6 +88,8 @@ vote, job._progress.vote = job._progress.vote, voted
 for at in job.steps(STEPS):
     with job.attempt():
         random = torch.Generator().manual_seed(1000 * at + job.rank)
+        if TENSOR:  # ranks that share a layer compute the same batch
+            random = torch.Generator().manual_seed(1000 * at + mesh.get_local_rank())
         x = torch.randn(16, 7, generator=random)
         strike("host", lambda: time.sleep(600))
         strike("forward")
