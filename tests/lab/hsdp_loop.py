@@ -66,7 +66,8 @@ torch.manual_seed(1)
 job = fabric_train.join(late=True)
 mesh = init_device_mesh("cpu", MESH, mesh_dim_names=("replicate", "shard")[-len(MESH) :])
 TENSOR = os.environ.get("PARALLEL") == "tensor"
-model = nn.Sequential(nn.Linear(7, 13), nn.ReLU(), nn.Linear(13, 5), nn.ReLU(), nn.Linear(5, 1))
+a, b, c = (12, 6, 2) if TENSOR else (13, 5, 1)  # torch splits layers evenly alone
+model = nn.Sequential(nn.Linear(7, a), nn.ReLU(), nn.Linear(a, b), nn.ReLU(), nn.Linear(b, c))
 if TENSOR:
     plan = {
         "0": ColwiseParallel(),

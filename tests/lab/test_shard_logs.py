@@ -24,7 +24,7 @@ def train(directory, *faults, spares=1, steps=STEPS, **more):
     args = ["--standalone", "--nproc-per-node", str(RANKS), "--spares", str(spares), str(SHARDED)]
     return subprocess.run(
         [sys.executable, "-m", "fabric_train.run", *args, str(steps), str(directory)],
-        env=environment(*faults, MESH=str(RANKS), **more), cwd=directory, check=False,
+        env=environment(*faults, **{"MESH": str(RANKS), **more}), cwd=directory, check=False,
         capture_output=True, text=True, timeout=800,
     )  # fmt: skip
 
@@ -49,6 +49,12 @@ def test_ranks_whose_shards_no_other_one_has_are_rebuilt_bit_by_bit(tmp_path):
 @pytest.mark.parametrize("optimizer", ["SGD", "NAdam", "Adagrad"])
 def test_so_are_those_of_other_optimizers(tmp_path, optimizer):
     same_as_undisturbed(tmp_path, *MOMENTS, OPTIMIZER=optimizer)
+
+
+@pytest.mark.nightly
+def test_shards_of_split_layers_are_rebuilt_too(tmp_path):
+    """Tensor parallel over one dimension, FSDP2 over the other."""
+    same_as_undisturbed(tmp_path, *MOMENTS, MESH="2x2", PARALLEL="tensor")
 
 
 @pytest.mark.nightly
