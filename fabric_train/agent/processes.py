@@ -18,17 +18,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from fabric_train.agent.places import Places
+from fabric_train.agent.rank_environment import environment_of
 from fabric_train.agent.run_directory import SOCKET
 from fabric_train.messages import progress_memory, state_memory
 from fabric_train.messages.process import (
     VERSION,
+    Assignment,
     Decoder,
+    Ending,
     Hello,
     Message,
     MessageError,
+    Protected,
     Refused,
     encode,
 )
+from fabric_train.rules.agreement import LATE
 
 _GRACE_S = 10.0  # between SIGTERM and SIGKILL
 
@@ -61,14 +67,19 @@ class Processes:
         report: Callable[[str], None],
         incarnation: str = "",
         *,
+        of_host: int | None = None,
         keeps_states: bool = False,
     ) -> None:
         """Prepare; `open` listens. ``incarnation`` of this fabric-run: what a fence names.
+
+        ``of_host``: ranks of each host; None: all of them.
 
         ``keeps_states``: each process leaves its rank-local states in a ``state_memory``.
         """
         self._argv = list(argv)
         self._world = world
+        self._of_host = of_host or world
+        self._places = Places()
         self._path = directory / SOCKET
         self._events = events
         self._report = report
@@ -100,9 +111,7 @@ class Processes:
     def spawn(self, process: str) -> None:
         """Start ``process``. Raises ``OSError``."""
         environment = {
-            # As torchrun does: a thread for each core in each of many ranks is slower.
-            **({"OMP_NUM_THREADS": "1"} if self._world > 1 else {}),
-            **os.environ,
+            **environment_of(os.environ, self._world, self._of_host, self._places.enter(process)),
             **({"FABRIC_INCARNATION": self._incarnation} if self._incarnation else {}),
             "FABRIC_TRAIN_SOCKET": str(self._path),
             "FABRIC_TRAIN_PROCESS": process,
@@ -146,6 +155,12 @@ class Processes:
         if memory is not None:
             os.close(memory)
 
+    def assign(self, process: str, assignment: Assignment) -> None:
+        """Send ``assignment`` to ``process``, with its place on this host if it has a rank."""
+        if assignment.rank is not None:
+            assignment = replace(assignment, local_rank=self._places.take(process))
+        self.send(process, assignment)
+
     def send(self, process: str, message: Message) -> None:
         """Send to ``process``, if it is connected."""
         writer = self._writers.get(process)
@@ -175,6 +190,7 @@ class Processes:
         asyncio.get_running_loop().remove_reader(pidfd)
         os.close(pidfd)
         code = child.wait()
+        self._places.leave(process)
         self._children.pop(process, None)
         os.close(self._progress.pop(process))
         writer = self._writers.pop(process, None)
@@ -193,6 +209,7 @@ class Processes:
                     if process is None:
                         process = self._greet(message, writer)
                     else:
+                        self._note(process, message)
                         self._events.received(process, message)
         except MessageError as error:
             self._report(f"process {process or '(not greeted)'}: {error}")
@@ -204,6 +221,12 @@ class Processes:
             writer.close()
             if process is not None:
                 self._events.disconnected(process)
+
+    def _note(self, process: str, message: Message) -> None:
+        if isinstance(message, Ending):
+            self._places.leave(process)
+        elif isinstance(message, Protected) and message.layout == LATE:
+            self._places.wait(process)
 
     def _greet(self, message: Message, writer: asyncio.StreamWriter) -> str:
         if not isinstance(message, Hello):

@@ -200,14 +200,9 @@ class Agent:
         if announce is None:
             return
         generation = announce.generation
-        self._processes.send(
+        self._processes.assign(
             process,
-            Assignment(
-                generation.number,
-                generation.rank_of(process),
-                generation.world,
-                _HERE,
-            ),
+            Assignment(generation.number, generation.rank_of(process), generation.world, _HERE),
         )
 
     def received(self, process: str, message: Message) -> None:

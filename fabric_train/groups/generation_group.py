@@ -46,6 +46,11 @@ class GenerationGroup(ABC):
         """Connections of the groups that the job has made, by name: of those with this rank."""
         self._how = assignment, store, timeout_s
 
+    @property
+    def assignment(self) -> Assignment:
+        """By which this process is part of the generation."""
+        return self._how[0]
+
     def connect_parts(self, groups: Mapping[str, Sequence[int]]) -> None:
         """Connect what is not connected yet of ``groups``: name → ranks, this one among them.
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch.distributed as dist
+
 from fabric_train.groups.collectives import FabricGroup
 from fabric_train.groups.generation_group import GenerationGroup
 from fabric_train.groups.one_group import REFUSAL
@@ -25,6 +27,12 @@ class JobGroup(FabricGroup):
         self.has_meshes = late
         self.closed = False
         """The loop has begun: no group is made any more."""
+
+    def for_torch(self, _store: object, _rank: int, world: int, _timeout: object) -> JobGroup:
+        """This group, once, for ``init_process_group``. Raises ``NotImplementedError``."""
+        if dist.is_initialized() or world != self.size():
+            raise NotImplementedError(REFUSAL)
+        return self
 
     @property
     def ranks_of_groups(self) -> dict[str, Sequence[int]]:

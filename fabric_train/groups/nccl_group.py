@@ -10,6 +10,7 @@ of their own, without the GIL.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from datetime import timedelta
@@ -19,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import ErrorType
 
+from fabric_train.groups import backend
 from fabric_train.groups.generation_group import GenerationGroup, method
 from fabric_train.groups.gloo_group import GlooGeneration
 from fabric_train.messages.process import Assignment
@@ -126,7 +128,15 @@ class NcclGeneration(GenerationGroup):
 
 
 def use_current_device() -> None:
-    """The generations of this process are of the calling thread's device, if CUDA is in use."""
+    """The generations of this process are of the calling thread's device, if CUDA is in use.
+
+    A job over NCCL that has chosen none gets that of its place on its host, if there is one.
+    """
+    if backend.chosen(os.environ) == "nccl" and not torch.cuda.is_initialized():
+        place = int(os.environ.get("LOCAL_RANK") or 0)
+        if place < torch.cuda.device_count():
+            torch.cuda.set_device(place)
+            torch.cuda.init()
     if torch.cuda.is_initialized():
         NcclGeneration.device = torch.device("cuda", torch.cuda.current_device())
 

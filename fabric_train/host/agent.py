@@ -86,8 +86,9 @@ class HostAgent:
         self._host = ""
         self._world = options.nodes * options.nproc
         self._processes = Processes(
-            options.argv, self._world, directory, self, report, self._incarnation
-        )
+            options.argv, self._world, directory, self, report, self._incarnation,
+            of_host=options.nproc,
+        )  # fmt: skip
         self._daemon = JobSocket(options.daemon, options.job, self._incarnation, self, report)
         self._core: HostCore | None = None
         self._peers: Peers | None = None
@@ -230,9 +231,9 @@ class HostAgent:
         assignment = Assignment(
             generation.number, generation.rank_of(process), self._world, generation.store_host,
             f"g{generation.number}.{generation.proposal}", self._options.address,
-            generation.base if generation.planned else 0,
+            generation.base if generation.planned else 0, master=generation.store,
         )  # fmt: skip
-        self._processes.send(process, assignment)
+        self._processes.assign(process, assignment)
 
     def _perform_local(self, effects: Sequence[local_states.Effect]) -> None:
         assert self._peers is not None

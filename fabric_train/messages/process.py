@@ -14,7 +14,7 @@ from fabric_train.messages.keys import KeyAnswer, KeyRequest
 
 __all__ = ["MAX_BODY", "MAX_HEADER", "VERSION", "Decoder", "Message", "MessageError", "encode"]
 
-VERSION = 3
+VERSION = 4
 
 
 # A process to its agent.
@@ -169,6 +169,8 @@ class Assignment:
     start of its keys. ``address`` is the IP address from which this host connects to the others;
     empty: that of the machine's name. ``follows``: the generation after which this one was planned,
     and which goes on until all processes of this one are connected; 0: it has ended.
+    ``local_rank`` is the receiver's place on its host; None: the one that it began with. ``master``
+    is the ``ip:port`` of the agent that keeps the store; empty: on this machine alone.
     """
 
     generation: int
@@ -178,6 +180,8 @@ class Assignment:
     prefix: str = ""
     address: str = ""
     follows: int = 0
+    local_rank: int | None = None
+    master: str = ""
 
 
 @dataclass(frozen=True)

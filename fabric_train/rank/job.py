@@ -37,10 +37,10 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fabric_train.groups import collectives
-from fabric_train.groups.collectives import FabricGroup, GenerationGroup, Use
+from fabric_train.groups.collectives import GenerationGroup, Use
 from fabric_train.groups.job_group import JobGroup
 from fabric_train.groups.nccl_group import use_current_device
-from fabric_train.groups.one_group import REFUSAL, OneGroupStore
+from fabric_train.groups.one_group import OneGroupStore
 from fabric_train.messages import process as wire
 from fabric_train.messages.link import AgentLink
 from fabric_train.rank import recovery
@@ -50,6 +50,7 @@ from fabric_train.rank.guard import guarded_checkpoint
 from fabric_train.rank.own_parts import OwnParts
 from fabric_train.rank.preparation import Preparation
 from fabric_train.rank.progress import Progress
+from fabric_train.rank.torchrun import tell_rank
 from fabric_train.rank.waiting import await_assignment, await_rank, introduce
 from fabric_train.rules.agreement import Beginning, DisagreementError, layout_of
 from fabric_train.rules.coordinator import Limits
@@ -244,7 +245,7 @@ class Job:
         self._announce_end = announce_early_end(self._link, self._group)
         self._group.on_broken = self._report_broken
         self._group.on_ddp_broadcast = self._note_broadcast
-        dist.Backend.register_backend("fabric", self._make_group, devices=["cpu", "cuda"])
+        dist.Backend.register_backend("fabric", self._group.for_torch, devices=["cpu", "cuda"])
         use_current_device()
         if not self._spare:
             assignment = await_assignment(self._link, self._generation)
@@ -256,11 +257,6 @@ class Job:
         dist.init_process_group(
             "fabric", store=OneGroupStore(), rank=self._group.rank(), world_size=welcome.world
         )
-
-    def _make_group(self, _store: Any, _rank: int, world: int, _timeout: Any) -> FabricGroup:
-        if dist.is_initialized() or world != self._group.size():
-            raise NotImplementedError(REFUSAL)
-        return self._group
 
     def _rehearse(self) -> Iterator[int]:
         """Run the first step twice, alone, so that DDP's buckets have their final order.
@@ -477,6 +473,7 @@ class Job:
     def _adopt(self, inner: GenerationGroup) -> None:
         self._generation = inner.generation
         self._group.adopt(inner)
+        tell_rank(inner.assignment)
         news = self._link.assignment
         if news is not None:  # it may have arrived just before, and aborted only what was there
             self._group.abort(news.generation)

@@ -7,6 +7,7 @@ import os
 from fabric_train.messages.link import AgentLink
 from fabric_train.messages.process import Acknowledged, Assignment, Hello, Protected, Welcome
 from fabric_train.rank.launched import software
+from fabric_train.rank.torchrun import tell_rank
 from fabric_train.rules.agreement import LATE
 
 
@@ -42,4 +43,5 @@ def await_rank(link: AgentLink) -> int:
     assignment = await_assignment(link, 0)
     link.send(Acknowledged(assignment.generation))
     assert assignment.rank is not None
+    tell_rank(assignment)
     return assignment.rank
