@@ -5,16 +5,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from fabric_train.agent.interrupts import kept_from_ranks
+from fabric_train.agent.outputs import OptionError, Outputs, add_options, outputs_of
 from fabric_train.agent.processes import python
+from fabric_train.agent.progress_line import ELSE_S, TERMINAL_S, ProgressLine
 from fabric_train.agent.run_directory import run_directory
 from fabric_train.agent.standalone import Agent
 from fabric_train.groups import backend
@@ -42,7 +46,10 @@ class UsageError(Exception):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command. Returns the exit status: 0 the job ended well, 1 it did not, 2 usage."""
+    """Run the command. Returns the exit status.
+
+    0: the job ended well. 2: usage. Else that of the script, if that ended the job, or 1.
+    """
     args = _parser().parse_args(argv)
     try:
         if not args.standalone and args.nodes is None:
@@ -52,10 +59,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         limits.check_order(os.environ)
         os.environ.update(backend.environment(args.backend, os.environ, standalone=args.standalone))
         with run_directory() as directory:
-            agent = (_standalone if args.standalone else _host)(args, directory)
+            outputs = outputs_of(args, _report)
+            agent = (_standalone if args.standalone else _host)(args, directory, outputs)
             agent.on_protected = _Announcer(args.protection).announce
-            failure = asyncio.run(_run(agent))
-    except (UsageError, KeyFileError, backend.BackendError, limits.LimitError) as error:
+            failure = asyncio.run(_run(agent, _progress_s(args)))
+    except (
+        UsageError,
+        OptionError,
+        KeyFileError,
+        backend.BackendError,
+        limits.LimitError,
+    ) as error:
         say(f"fabric-run: {error}")
         return 2
     if args.records:
@@ -63,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.records.write_text(json.dumps(records, indent=1) + "\n")
     if failure:
         say(f"fabric-run: job {args.job} failed: {failure}")
-    return 1 if failure else 0
+    return agent.exit_status if failure else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -86,6 +100,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--records", type=Path, help="write the recoveries to this JSON file")
     add("--protection", type=Path, metavar="FILE",
         help="write what is protected by whom, and what is not, to this JSON file")
+    add("--progress", action="store_true",
+        help="say how far the job is: each second on a terminal, else every 30 s")
+    add("--progress-every", type=_seconds, metavar="SECONDS", help="the same, so often")
+    add_options(parser)
     hosts = parser.add_argument_group("a job of several hosts", "fabric-run is started on each")
     add = hosts.add_argument
     add("--nodes", type=int, metavar="N", help="hosts that hold ranks")
@@ -130,17 +148,17 @@ class _Announcer:
             _report(f"--protection {self._file}: {error.strerror or error}")
 
 
-def _standalone(args: argparse.Namespace, directory: Path) -> Agent:
+def _standalone(args: argparse.Namespace, directory: Path, outputs: Outputs | None) -> Agent:
     try:
         coordinator = Coordinator(args.nproc_per_node, 1 if args.spares is None else args.spares)
     except ValueError as error:
         raise UsageError(str(error)) from None
     command = python(args.script, args.args)
-    return Agent(coordinator, args.job, args.nproc_per_node, command, directory, _report)
+    return Agent(coordinator, args.job, args.nproc_per_node, command, directory, _report, outputs)
 
 
-def _host(args: argparse.Namespace, directory: Path) -> HostAgent:
-    return HostAgent(_host_options(args), directory, _report)
+def _host(args: argparse.Namespace, directory: Path, outputs: Outputs | None) -> HostAgent:
+    return HostAgent(_host_options(args), directory, _report, outputs)
 
 
 def _host_options(args: argparse.Namespace) -> Options:
@@ -182,15 +200,47 @@ def _node_rank(given: int | None) -> int | None:
     return None
 
 
-async def _run(agent: Agent | HostAgent) -> str | None:
+async def _run(agent: Agent | HostAgent, progress_s: float | None) -> str | None:
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, agent.stop, "ended by SIGTERM")
 
     def interrupt() -> None:
         loop.call_soon_threadsafe(agent.stop, "ended by SIGINT")
 
+    shows = None if progress_s is None else asyncio.create_task(_show_progress(agent, progress_s))
     with kept_from_ranks(interrupt):
-        return await agent.run()
+        try:
+            return await agent.run()
+        finally:
+            if shows is not None:
+                shows.cancel()
+
+
+async def _show_progress(agent: Agent | HostAgent, every_s: float) -> None:
+    line, rewrites = ProgressLine(), sys.stderr.isatty()
+    while True:
+        await asyncio.sleep(every_s)
+        text = line.text(*agent.progress(), agent.records, time.monotonic())
+        if rewrites:  # the next line of anybody begins behind it, and the next of these on top
+            sys.stderr.write(f"\r\x1b[K{text}\r")
+            sys.stderr.flush()
+        else:
+            _report(text)
+
+
+def _progress_s(args: argparse.Namespace) -> float | None:
+    """Between two lines on how far the job is; None: there are none."""
+    if args.progress_every is not None or not args.progress:
+        every: float | None = args.progress_every
+        return every
+    return TERMINAL_S if sys.stderr.isatty() else ELSE_S
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise ValueError(text)
+    return value
 
 
 if __name__ == "__main__":

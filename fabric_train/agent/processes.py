@@ -13,11 +13,14 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from fabric_train.agent.exit_status import ExitStatuses
+from fabric_train.agent.outputs import Outputs
 from fabric_train.agent.places import Places
 from fabric_train.agent.rank_environment import environment_of
 from fabric_train.agent.run_directory import SOCKET
@@ -27,6 +30,7 @@ from fabric_train.messages.process import (
     Assignment,
     Decoder,
     Ending,
+    Failed,
     Hello,
     Message,
     MessageError,
@@ -37,6 +41,8 @@ from fabric_train.messages.process import (
 from fabric_train.rules.agreement import LATE
 
 _GRACE_S = 10.0  # between SIGTERM and SIGKILL
+PARTING_S = 3.0
+"""So long a process that has said that it ends may do so before SIGTERM."""
 
 
 class ProcessEvents(Protocol):
@@ -68,11 +74,13 @@ class Processes:
         incarnation: str = "",
         *,
         of_host: int | None = None,
+        outputs: Outputs | None = None,
         keeps_states: bool = False,
     ) -> None:
         """Prepare; `open` listens. ``incarnation`` of this fabric-run: what a fence names.
 
-        ``of_host``: ranks of each host; None: all of them.
+        ``of_host``: ranks of each host; None: all of them. ``outputs``: where processes print;
+        None: where this one does.
 
         ``keeps_states``: each process leaves its rank-local states in a ``state_memory``.
         """
@@ -92,6 +100,11 @@ class Processes:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._writers: dict[str, asyncio.StreamWriter] = {}
         self._childless = asyncio.Event()
+        self._outputs = outputs
+        self._killed: set[str] = set()
+        self._parting: set[str] = set()
+        """Processes that have said that they end, or that the job cannot go on."""
+        self.statuses = ExitStatuses()
 
     async def open(self) -> None:
         """Listen for processes. Raises ``OSError``."""
@@ -125,16 +138,33 @@ class Processes:
             self._memories[process] = memory = state_memory.create(process)
             environment["FABRIC_TRAIN_MEMORY"] = str(memory)
             passed.append(memory)
-        child = subprocess.Popen(self._argv, env=environment, pass_fds=passed)
+        if self._outputs is None:
+            child = subprocess.Popen(self._argv, env=environment, pass_fds=passed)
+        else:
+            child = self._spawn_piped(process, environment, passed, self._outputs)
         self._childless.clear()
         self._children[process] = child
         pidfd = os.pidfd_open(child.pid)
         asyncio.get_running_loop().add_reader(pidfd, self._exited, process, child, pidfd)
 
+    def _spawn_piped(
+        self, process: str, environment: dict[str, str], passed: list[int], outputs: Outputs
+    ) -> subprocess.Popen[bytes]:
+        # A pipe is no terminal: lines would wait in the process, and be lost with it.
+        environment.setdefault("PYTHONUNBUFFERED", "1")
+        out, error = outputs.open(process)
+        try:
+            return subprocess.Popen(
+                self._argv, env=environment, pass_fds=passed, stdout=out, stderr=error
+            )
+        finally:
+            outputs.started(process)
+
     def kill(self, process: str) -> None:
         """End ``process`` by SIGKILL, if it is alive."""
         child = self._children.get(process)
         if child is not None:
+            self._killed.add(process)
             child.kill()
 
     def finished_by(self, process: str) -> progress_memory.Finished:
@@ -159,6 +189,8 @@ class Processes:
         """Send ``assignment`` to ``process``, with its place on this host if it has a rank."""
         if assignment.rank is not None:
             assignment = replace(assignment, local_rank=self._places.take(process))
+        if self._outputs is not None:
+            self._outputs.ranked(process, assignment.rank)
         self.send(process, assignment)
 
     def send(self, process: str, message: Message) -> None:
@@ -173,24 +205,43 @@ class Processes:
             self._server.close()
         if not self._children:
             self._childless.set()
-        for child in self._children.values():
-            if grace_s > 0:
-                child.terminate()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._childless.wait(), grace_s)
-        for child in self._children.values():
-            child.kill()
+        if grace_s > 0:
+            self._terminate(self._children.keys() - self._parting)
+            # What a process says last, and its exit status, tell people what was wrong.
+            if self._parting.intersection(self._children):
+                await self._wait_childless(PARTING_S)
+                self._terminate(self._children.keys() & self._parting)
+        await self._wait_childless(grace_s)
+        for process in self._children:
+            self.kill(process)
         if self._children:
             await self._childless.wait()
+        if self._outputs is not None:
+            await asyncio.to_thread(self._outputs.close)
         for process in list(self._memories or ()):
             self.forget_states(process)
         self._path.unlink(missing_ok=True)
+
+    def _terminate(self, processes: Collection[str]) -> None:
+        for process in processes:
+            self._killed.add(process)
+            self._children[process].terminate()
+
+    async def _wait_childless(self, limit_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._childless.wait(), limit_s)
 
     def _exited(self, process: str, child: subprocess.Popen[bytes], pidfd: int) -> None:
         asyncio.get_running_loop().remove_reader(pidfd)
         os.close(pidfd)
         code = child.wait()
         self._places.leave(process)
+        if self._outputs is not None:
+            self._outputs.ended(process)
+        if process not in self._killed:
+            self.statuses.ended(code, time.monotonic())
+        self._killed.discard(process)
+        self._parting.discard(process)
         self._children.pop(process, None)
         os.close(self._progress.pop(process))
         writer = self._writers.pop(process, None)
@@ -223,6 +274,8 @@ class Processes:
                 self._events.disconnected(process)
 
     def _note(self, process: str, message: Message) -> None:
+        if isinstance(message, Ending | Failed):
+            self._parting.add(process)
         if isinstance(message, Ending):
             self._places.leave(process)
         elif isinstance(message, Protected) and message.layout == LATE:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fabric_train.agent.key_router import KeyRouter
+from fabric_train.agent.outputs import Outputs
 from fabric_train.agent.processes import Processes, how_ended
 from fabric_train.messages.keys import KeyRequest
 from fabric_train.messages.process import (
@@ -75,14 +76,19 @@ class Agent:
         argv: Sequence[str],
         directory: Path,
         report: Callable[[str], None],
+        outputs: Outputs | None = None,
     ) -> None:
         self._coordinator = coordinator
         self._job = job
         self._world = world
         self._report = report
-        self._processes = Processes(argv, world, directory, self, report, keeps_states=True)
+        self._processes = Processes(
+            argv, world, directory, self, report, outputs=outputs, keeps_states=True
+        )
         self._keys = KeyRouter(_HERE, _Nobody(), lambda *to: self._processes.send(*to))
         self._spares: set[str] = set()
+        self._ranks: dict[str, int] = {}
+        """Of each process its rank, or the one that it had last."""
         self._ending: set[str] = set()  # have left their loop: nobody waits for their end
         self._local_states: dict[int, dict[int, bytes]] = {}  # of processes that are lost
         self._announced: Announce | None = None
@@ -90,12 +96,20 @@ class Agent:
         self.on_protected: Callable[[Protection], None] = lambda _protection: None
         self._failure: str | None = None
         self._stopping = False
+        self.exit_status = 0
+        """Of fabric-run, once `run` has returned."""
         self._ended = asyncio.Event()
 
     @property
     def records(self) -> tuple[RecoveryRecord, ...]:
         """All recoveries, oldest first."""
         return self._coordinator.records
+
+    def progress(self) -> tuple[int, int]:
+        """Steps that are applied, and the generation; 0: none yet."""
+        generation = self._coordinator.generation
+        steps = [self._processes.finished_by(process).step for process in self._slots()]
+        return max(steps, default=0), generation.number if generation else 0
 
     async def run(self) -> str | None:
         """Run the job. Returns None when it ended well, else the reason; no process is left."""
@@ -105,10 +119,13 @@ class Agent:
             self._perform(self._coordinator.start())
             await self._ended.wait()
         finally:
+            ended_at = time.monotonic()
             ticker.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await ticker
             await self._processes.close()
+        if self._failure:
+            self.exit_status = self._processes.statuses.of_failure(ended_at)
         return self._failure
 
     def stop(self, reason: str) -> None:
@@ -166,6 +183,8 @@ class Agent:
     def exited(self, process: str, code: int) -> None:
         """See ``ProcessEvents``."""
         how = how_ended(code)
+        if code and not self._stopping and self._coordinator.phase is not Phase.ENDED:
+            self._report(f"{self._name(process)}: {how}")
         if self._coordinator.phase is Phase.ENDED:
             if code != 0 and process in self._slots():
                 self._failure = self._failure or f"{process} {how} after its last step"
@@ -177,6 +196,10 @@ class Agent:
                 self._report(f"held: no warm spare for rank {held}; {process} {how}")
         if process not in self._slots():
             self._processes.forget_states(process)
+
+    def _name(self, process: str) -> str:
+        rank = self._ranks.get(process)
+        return process if rank is None else f"rank {rank} ({process})"
 
     def _announce(self, announce: Announce) -> None:
         former = self._announced.generation.slots if self._announced else ()
@@ -200,9 +223,12 @@ class Agent:
         if announce is None:
             return
         generation = announce.generation
+        rank = generation.rank_of(process)
+        if rank is not None:
+            self._ranks[process] = rank
         self._processes.assign(
             process,
-            Assignment(generation.number, generation.rank_of(process), generation.world, _HERE),
+            Assignment(generation.number, rank, generation.world, _HERE),
         )
 
     def received(self, process: str, message: Message) -> None:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fabric_train.agent.exit_status import FAILED
+from fabric_train.agent.outputs import Outputs
 from fabric_train.agent.processes import Processes, how_ended
 from fabric_train.host import local_states
 from fabric_train.host import peer_messages as wire
@@ -78,7 +80,13 @@ class Options:
 class HostAgent:
     """Runs this host's part of one job until it ends. ``report`` gets lines for people."""
 
-    def __init__(self, options: Options, directory: Path, report: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        options: Options,
+        directory: Path,
+        report: Callable[[str], None],
+        outputs: Outputs | None = None,
+    ) -> None:
         self._options = options
         self._report = report
         self._incarnation = secrets.token_hex(8)
@@ -87,7 +95,7 @@ class HostAgent:
         self._world = options.nodes * options.nproc
         self._processes = Processes(
             options.argv, self._world, directory, self, report, self._incarnation,
-            of_host=options.nproc,
+            of_host=options.nproc, outputs=outputs,
         )  # fmt: skip
         self._daemon = JobSocket(options.daemon, options.job, self._incarnation, self, report)
         self._core: HostCore | None = None
@@ -107,17 +115,28 @@ class HostAgent:
         self._ended = asyncio.Event()
         self._end: End | None = None
         self._leaves = False
+        self.exit_status = 0
+        """Of fabric-run, once `run` has returned."""
 
     @property
     def records(self) -> tuple[RecoveryRecord, ...]:
         """The recoveries of this host's ranks."""
         return self._core.records if self._core else ()
 
+    def progress(self) -> tuple[int, int]:
+        """Steps that ranks of this host have applied, and the generation; 0: none yet."""
+        core = self._core
+        if core is None or core.running is None:
+            return 0, 0
+        steps = [self._processes.finished_by(process).step for process in core.ranks_here]
+        return max(steps, default=0), core.running.number
+
     async def run(self) -> str | None:
         """Run the job. Returns None when it ended well, else the reason; no process is left."""
         try:
             reader = await self._daemon.open()
         except DaemonError as error:
+            self.exit_status = FAILED
             return f"{error}. {_ADVICE}"
         address = self._options.address
         try:
@@ -125,6 +144,7 @@ class HostAgent:
             listener = socket.create_server((address, 0), family=family)
             await self._processes.open()
         except OSError as error:
+            self.exit_status = FAILED
             return f"address {address}: {error.strerror or error}"
         self._prepare(listener.getsockname()[1])
         daemon = asyncio.create_task(self._daemon.run(reader))
@@ -135,6 +155,7 @@ class HostAgent:
             self._perform(self._running_core().start())
             await self._ended.wait()
         finally:
+            ended_at = time.monotonic()
             at_once = self._end is not None and self._end.at_once
             await self._processes.close(*([0.0] if at_once else []))
             watching.cancel()
@@ -145,7 +166,10 @@ class HostAgent:
             self._questions.close()
             await self._daemon.close(leave=self._leaves)
             await self._peers.close()
-        return (self._end.reason or None) if self._end else None
+        failure = (self._end.reason or None) if self._end else None
+        if failure:
+            self.exit_status = self._processes.statuses.of_failure(ended_at)
+        return failure
 
     def stop(self, reason: str) -> None:
         """End this host's part of the job; for signals."""
