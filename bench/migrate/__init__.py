@@ -7,7 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from bench.migrate import backend, hosts, kills, mix, peers, planned, scale, sharded, steady
+from bench.migrate import (
+    backend,
+    hangs,
+    hosts,
+    kills,
+    mix,
+    peers,
+    planned,
+    scale,
+    sharded,
+    steady,
+)
 from bench.report import Row
 
 PARTS: Mapping[str, Callable[..., list[Row]]] = {
@@ -22,6 +33,7 @@ PARTS: Mapping[str, Callable[..., list[Row]]] = {
     "backend": backend.backend,
     "peers": peers.peers,
     "scale": scale.scale,
+    "hang": hangs.hang,
 }
 """Each is called with ``quick``."""
 
@@ -37,5 +49,6 @@ MINUTES: Mapping[str, float] = {
     "backend": 2,
     "peers": 6,
     "scale": 5,
+    "hang": 33,
 }
 """That each takes in full, on two cores with nothing beside."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from fabric_train.agent.hang_watch import HangWatch
 from fabric_train.agent.key_router import KeyRouter
 from fabric_train.agent.outputs import Outputs
 from fabric_train.agent.processes import Processes, how_ended
@@ -52,9 +54,12 @@ from fabric_train.rules.coordinator import (
     ReleaseAll,
     Spawn,
 )
+from fabric_train.rules.hangs import hung
+from fabric_train.rules.limits import frozen_s, hang_s
 from fabric_train.rules.protection import Placement, Protection, protection
 
 _TICK_S = 0.2
+_LOOK_S = 1.0  # between two looks whether a rank hangs
 _HERE = "this machine"
 
 
@@ -90,6 +95,9 @@ class Agent:
         self._ranks: dict[str, int] = {}
         """Of each process its rank, or the one that it had last."""
         self._ending: set[str] = set()  # have left their loop: nobody waits for their end
+        self._finished: set[str] = set()  # have ended their loop in this generation
+        self._hangs = HangWatch(hang_s(os.environ), frozen_s(os.environ))
+        self._look_at = 0.0
         self._local_states: dict[int, dict[int, bytes]] = {}  # of processes that are lost
         self._announced: Announce | None = None
         self._said: dict[str, str] = {}  # what a process has said of its state
@@ -183,6 +191,7 @@ class Agent:
     def exited(self, process: str, code: int) -> None:
         """See ``ProcessEvents``."""
         how = how_ended(code)
+        self._hangs.forget(process)
         if code and not self._stopping and self._coordinator.phase is not Phase.ENDED:
             self._report(f"{self._name(process)}: {how}")
         if self._coordinator.phase is Phase.ENDED:
@@ -204,6 +213,7 @@ class Agent:
     def _announce(self, announce: Announce) -> None:
         former = self._announced.generation.slots if self._announced else ()
         self._announced = announce
+        self._finished.clear()
         number = announce.generation.number
         self._keys.forget_before(number - 1)
         for process in set(former) - set(announce.generation.slots):
@@ -265,6 +275,7 @@ class Agent:
                 self._ending.add(process)
                 self._perform(core.lost(process, message.reason, now))
             case Finished():
+                self._finished.add(process)
                 self._perform(core.finished(process, message.step))
             case _:
                 raise MessageError(f"{type(message).__name__} is nothing that a process says")
@@ -304,4 +315,22 @@ class Agent:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            self._perform(self._coordinator.expire(time.monotonic()))
+            now = time.monotonic()
+            self._perform(self._coordinator.expire(now))
+            if now >= self._look_at and self._coordinator.phase is Phase.RUNNING:
+                self._look_at = now + _LOOK_S
+                self._end_hung(now)
+
+    def _end_hung(self, now: float) -> None:
+        done = {
+            process: self._processes.finished_by(process)
+            for process in self._slots()
+            if process not in self._finished
+        }
+        seen = {process: self._hangs.look(process, one, now) for process, one in done.items()}
+        for process in hung(seen, self._world):
+            why = seen[process].why
+            self._report(f"{self._name(process)} is killed: {why}")
+            self._hangs.ended(process, done[process].step, seen[process])
+            self._processes.kill(process)
+            self._perform(self._coordinator.lost(process, why, now))

@@ -50,7 +50,7 @@ from fabric_train.messages.process import (
     Welcome,
 )
 from fabric_train.rules.coordinator import Kill, RecoveryRecord, ReleaseAll, Spawn
-from fabric_train.rules.limits import hang_s
+from fabric_train.rules.limits import frozen_s, hang_s
 from fabric_train.rules.protection import Placement, Protection, protection
 
 ALONE_S = 1.0
@@ -180,7 +180,7 @@ class HostAgent:
         setup = Setup(
             options.job, self._host, self._incarnation, options.nodes, options.spares,
             options.nproc, options.standby, here, here,  # the agent is the store
-            self._token, options.node_rank, hang_s(os.environ), options.key,
+            self._token, options.node_rank, hang_s(os.environ), options.key, frozen_s(os.environ),
         )  # fmt: skip
         self._core = HostCore(setup)
         self._local = local_states.LocalStates(self._host)

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from fabric_train.agent.hang_watch import HangWatch
 from fabric_train.host.effects import Assign, Effect, End, Greet, Note, Setup, Start
-from fabric_train.host.hang_watch import HangWatch
 from fabric_train.host.known_process import KnownProcess
 from fabric_train.host.orders import problem_of
 from fabric_train.host.witness import is_witness
 from fabric_train.messages.documents import AgentDocument, JobGeneration, JobOrder
 from fabric_train.messages.progress_memory import Finished
 from fabric_train.rules.coordinator import Kill, RecoveryRecord, ReleaseAll, Spawn
+from fabric_train.rules.hangs import Stillness
 
 FAILURES = 3  # rounds of new processes that end before they are warm
 
@@ -30,7 +31,7 @@ class HostCore:
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._processes: dict[str, KnownProcess] = {}
-        self._hangs = HangWatch(setup.hang_s)
+        self._hangs = HangWatch(setup.hang_s, setup.frozen_s)
         self._spawned = 0
         self._round = 0
         self._failures = 0
@@ -167,8 +168,8 @@ class HostCore:
         if one is None or one.ended is not None or self._over:
             return []
         one.ended = one.killed_for or reason
-        one.still = ""
-        self._hangs.forget(process)
+        self._hangs.ended(process, one.step, one.still if one.killed_for else Stillness())
+        one.still = Stillness()
         rank = self._rank(self._running, process)
         if self._released:
             if rank is not None and not clean:
@@ -219,9 +220,8 @@ class HostCore:
         if one is None or one.ended is not None:
             return
         one.window = done.window or one.window  # it is just being written
-        one.still, one.still_for = self._hangs.look(process, done, now)
-        if one.finished is not None:
-            one.still = one.still_for = ""
+        seen = self._hangs.look(process, done, now)
+        one.still = Stillness() if one.finished is not None else seen
         if asked:
             one.step, one.collectives = max(one.step, done.step), done.collectives
 
@@ -416,7 +416,7 @@ class HostCore:
         one = self._processes.get(name)
         if one is None or one.ended is not None or one.killed_for:
             return []
-        one.killed_for = one.still_for or reason
+        one.killed_for = one.still.why or reason
         return [Kill(name, one.killed_for)]
 
     def _release(self) -> list[Effect]:

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from fabric_train.host.job_key import JobKey
 from fabric_train.messages.documents import JobGeneration
 from fabric_train.rules.coordinator import Kill, ReleaseAll, Spawn
-from fabric_train.rules.limits import HANG_S
+from fabric_train.rules.limits import FROZEN_S
 
 
 @dataclass(frozen=True)
 class Setup:
     """One run of fabric-run on one host; the fields are those of ``AgentDocument``.
 
-    ``hang_s`` is that of `HangWatch`. ``key``: the job's, if it has one.
+    ``hang_s`` and ``frozen_s`` are those of `HangWatch`. ``key``: the job's, if it has one.
     """
 
     job: str
@@ -31,8 +31,9 @@ class Setup:
     store: str
     token: str
     node_rank: int | None = None
-    hang_s: float = HANG_S
+    hang_s: float | None = None
     key: JobKey | None = None
+    frozen_s: float = FROZEN_S
 
     @property
     def world(self) -> int:

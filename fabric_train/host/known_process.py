@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from fabric_train.messages.documents import ProcessState
 from fabric_train.messages.step_window import StepWindow
+from fabric_train.rules.hangs import Stillness
 
 
 @dataclass
@@ -28,9 +29,7 @@ class KnownProcess:
     finished: int | None = None
     collectives: int = 0
     window: StepWindow | None = None
-    still: str = ""
-    still_for: str = ""
-    """Why it stands, for people; "" while it does not."""
+    still: Stillness = field(default_factory=Stillness)
 
     def state(self) -> ProcessState:
         """As it stands in the document."""
@@ -43,5 +42,5 @@ class KnownProcess:
         return ProcessState(
             self.name, state, self.standby, self.layout, self.software, self.ended or "",
             self.acknowledged, self.recovered, self.committed, self.step, self.finished,
-            self.collectives, self.window, self.still,
+            self.collectives, self.window, self.still.still, self.still.frozen,
         )  # fmt: skip

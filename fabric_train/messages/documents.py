@@ -22,6 +22,7 @@ from fabric_train.messages.packed import MOST_BYTES, pack, unpack
 from fabric_train.messages.short_form import lengthen, shorten
 from fabric_train.messages.step_window import StepWindow
 from fabric_train.messages.typed_json import DocumentError, FieldError, Reader
+from fabric_train.rules.hangs import STANDS, WAITS
 
 VERSION = 1
 PACK_FROM = 4096
@@ -32,9 +33,6 @@ NETWORK = "network"
 
 ``rails``, or ``agents``: that of the agents' addresses. An agent of the version before says none.
 """
-
-STANDS, WAITS = "stands", "waits"
-"""``ProcessState.still``: it works by itself, or waits for others, for long already."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,8 @@ class ProcessState:
     ``software``: versions and settings that have to agree in a job; ``NETWORK`` is one of them.
     ``collectives``: how many it has finished, as far as its agent was asked; 0: not said.
     ``window``: how long it worked by itself in its newest window of steps. ``still``: `STANDS`,
-    `WAITS`, or "": it goes on, as far as its agent sees (``host.hang_watch``).
+    `WAITS`, or "": it goes on, as far as its agent sees; ``frozen``: it is stopped, or runs no
+    Python (``rules.hangs``).
     """
 
     process: str
@@ -65,9 +64,10 @@ class ProcessState:
     collectives: int = 0
     window: StepWindow | None = None
     still: str = ""
+    frozen: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Its JSON value; the version before knows no ``collectives``, ``window`` and ``still``."""
+        """Its JSON value; the version before does not know what is not there."""
         data = typed_json.write(self)
         if not self.collectives:
             del data["collectives"]
@@ -75,6 +75,8 @@ class ProcessState:
             del data["window"]
         if not self.still:
             del data["still"]
+        if not self.frozen:
+            del data["frozen"]
         return data
 
 

@@ -20,7 +20,13 @@ _WINDOW = struct.Struct(f"<{4 + BLOCKS}q")
 _CHECK = struct.Struct("<L")  # CRC-32 of the window: it may be half written
 _WINDOW_AT = _FORM.size
 _CHECK_AT = _WINDOW_AT + _WINDOW.size
-_SIZE = _CHECK_AT + _CHECK.size
+_MORE = struct.Struct("<qqq")  # heartbeat, paused since, longest step; each is written by itself
+_MORE_AT = _CHECK_AT + _CHECK.size
+_SIZE = _MORE_AT + _MORE.size
+
+_IN_FORM = 3
+_BEAT, _PAUSED, _LONGEST = range(_IN_FORM, _IN_FORM + 3)
+"""Places behind those of `_FORM`."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,9 @@ class Finished:
     Only those count that no rank finishes before all have given their part. ``window``: own times
     of its newest window; None: there is none, or it is being written. ``alone_since``: when it
     began to work by itself, nanoseconds, monotonic; 0: it waits for others. ``stopped``: by a
-    signal, as its agent sees.
+    signal, as its agent sees. ``beat``: its last heartbeat, nanoseconds, monotonic, which takes its
+    interpreter's lock; 0: it has none before its first step. ``paused``: since when it says that it
+    does something long by itself; 0: it does not. ``longest_s``: its own time of its longest step.
     """
 
     step: int
@@ -38,6 +46,9 @@ class Finished:
     window: StepWindow | None = None
     alone_since: int = 0
     stopped: bool = False
+    beat: int = 0
+    paused: int = 0
+    longest_s: float = 0.0
 
 
 def create(process: str) -> int:
@@ -51,7 +62,11 @@ def read(memory: int) -> Finished:
     """What the process has written; zeros where it has written nothing, or has cut its memory."""
     data = os.pread(memory, _SIZE, 0).ljust(_SIZE, b"\0")
     step, collectives, alone_since = _FORM.unpack_from(data)
-    return Finished(step, collectives, _read_window(data), alone_since)
+    beat, paused, longest_ns = _MORE.unpack_from(data, _MORE_AT)
+    return Finished(
+        step, collectives, _read_window(data), alone_since,
+        beat=beat, paused=paused, longest_s=max(0, longest_ns) / 1e9,
+    )  # fmt: skip
 
 
 def _read_window(data: bytes) -> StepWindow | None:
@@ -87,8 +102,24 @@ class ProgressMemory:
 
     def alone(self, since_ns: int) -> None:
         """Since when it works by itself; 0: it waits. From any thread."""
+        self._put(2, since_ns)
+
+    def beat(self, now_ns: int) -> None:
+        """Its interpreter runs. From any thread."""
+        self._put(_BEAT, now_ns)
+
+    def paused(self, since_ns: int) -> None:
+        """Since when it does something long by itself, as it says; 0: it does not."""
+        self._put(_PAUSED, since_ns)
+
+    def longest(self, own_ns: int) -> None:
+        """Own time of the longest step."""
+        self._put(_LONGEST, own_ns)
+
+    def _put(self, place: int, value: int) -> None:
+        at = 8 * place if place < _IN_FORM else _MORE_AT + 8 * (place - _IN_FORM)
         if len(self._map) == _SIZE:
-            struct.pack_into("<q", self._map, 16, since_ns)
+            struct.pack_into("<q", self._map, at, value)
 
     def measured(self, window: StepWindow) -> None:
         """``window`` is the newest one."""
@@ -97,4 +128,4 @@ class ProgressMemory:
         body = _WINDOW.pack(
             window.generation, window.last, window.steps, window.wall_ns, *window.blocks_ns
         )
-        self._map[_WINDOW_AT:_SIZE] = body + _CHECK.pack(zlib.crc32(body))
+        self._map[_WINDOW_AT:_MORE_AT] = body + _CHECK.pack(zlib.crc32(body))

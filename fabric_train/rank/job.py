@@ -102,6 +102,7 @@ class Job:
         self._run = secrets.token_hex(8)  # of the job: rank 0's, once the ranks have agreed
         self._order = hashlib.sha256()
         self._progress = Progress(self._link)
+        self.pause = self._progress.pauses.pause
         self._after = AfterRecovery()
 
     @property
@@ -234,7 +235,9 @@ class Job:
         if self._link.released:
             raise RuntimeError("the job has ended: write its last checkpoint inside of steps()")
         checkpoints = CheckpointDirectory(Path(directory), self._name, self._run)
-        return guarded_checkpoint(checkpoints, self._link, self.rank, self._step, self._timeout_s)
+        return self._progress.pauses.during(
+            guarded_checkpoint(checkpoints, self._link, self.rank, self._step, self._timeout_s)
+        )
 
     def _join(self, process: str, token: str) -> None:
         welcome = introduce(self._link, process, token)

@@ -19,6 +19,7 @@ from fabric_train.messages.link import AgentLink
 from fabric_train.messages.process import Committed
 from fabric_train.messages.progress_memory import VARIABLE, ProgressMemory
 from fabric_train.rank.device_time import DeviceTime, StreamEvent
+from fabric_train.rank.heartbeat import Heartbeat, Pauses
 from fabric_train.rank.own_time import OwnTime, WindowLog
 from fabric_train.rank.pulse import Pulse
 
@@ -31,6 +32,9 @@ class Progress:
     def __init__(self, link: AgentLink) -> None:
         self._link = link
         self._memory = ProgressMemory(os.environ.get(VARIABLE, ""))
+        self._heartbeat = Heartbeat(self._memory)
+        self.pauses = Pauses(self._memory)
+        self._longest_s = 0.0
         self._said_at = 0.0
         self._at_once = True
         self._own = OwnTime()
@@ -95,7 +99,9 @@ class Progress:
             number, digest, ends=self._windows.wants_end(time.monotonic())
         )
         now = time.monotonic()
+        self._heartbeat.start()
         own, self._step_s = self._step_s, None
+        self._note_longest(own, self.pauses.take_s())
         if own is not None:
             own = self._device.seconds() or own
         window = self._windows.add(own, inner.generation, step + 1, now, ends=ends)
@@ -106,6 +112,11 @@ class Progress:
             self._pulse.works(time.monotonic_ns())
         self._device.gate_left()
         return agreed, equal
+
+    def _note_longest(self, own_s: float | None, paused_s: float) -> None:
+        if own_s is not None and own_s - paused_s > self._longest_s:
+            self._longest_s = own_s - paused_s
+            self._memory.longest(round(self._longest_s * 1e9))
 
     def committed(self, generation: int, step: int) -> None:
         """This process has applied ``step`` steps, the last one in ``generation``.

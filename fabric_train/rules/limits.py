@@ -18,8 +18,12 @@ TIMEOUT = "FABRIC_TRAIN_TIMEOUT_S"
 HANG = "FABRIC_TRAIN_HANG_S"
 COLLECTIVE_S = 1800.0  # torch's own; a lost process is known much earlier
 _TIMEOUT_S = 60.0
-HANG_S, LEAST_HANG_S = 600.0, 5.0
-"""As torch's NCCL backend: there a rank that works alone for longer ends the job."""
+LEAST_HANG_S = 5.0
+SILENT_S, SILENT_STEPS = 30.0, 10.0
+"""A rank may work by itself so long while others wait, or so many times its longest step."""
+FROZEN = "FABRIC_TRAIN_FROZEN_S"
+FROZEN_S, LEAST_FROZEN_S = 5.0, 2.0
+"""A rank may be stopped, or its interpreter's lock be held by one call, so long."""
 
 
 class LimitError(Exception):
@@ -41,26 +45,34 @@ def timeout_s(environment: Mapping[str, str]) -> float:
     return value
 
 
-def hang_s(environment: Mapping[str, str]) -> float:
-    """Seconds that a rank may work by itself while the others wait for it; 0: any time.
+def hang_s(environment: Mapping[str, str]) -> float | None:
+    """Seconds that a rank may work by itself while the others wait for it.
 
-    Raises ``LimitError``.
+    0: any time; None: as its longest step allows. Raises ``LimitError``.
     """
-    text = environment.get(HANG) or str(HANG_S)
+    return _from(environment, HANG, LEAST_HANG_S) if environment.get(HANG) else None
+
+
+def frozen_s(environment: Mapping[str, str]) -> float:
+    """Seconds that a rank may be stopped, or run no Python; 0: any time. Raises ``LimitError``."""
+    return _from(environment, FROZEN, LEAST_FROZEN_S) if environment.get(FROZEN) else FROZEN_S
+
+
+def _from(environment: Mapping[str, str], name: str, least: float) -> float:
+    text = environment[name]
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if value != 0 and not LEAST_HANG_S <= value < math.inf:
-        raise LimitError(
-            f"{HANG}={text:.40}: neither 0 nor a number of seconds from {LEAST_HANG_S:g} on"
-        )
+    if value != 0 and not least <= value < math.inf:
+        raise LimitError(f"{name}={text:.40}: neither 0 nor a number of seconds from {least:g} on")
     return value
 
 
 def check_order(environment: Mapping[str, str], collective_s: float = COLLECTIVE_S) -> None:
     """Raises ``LimitError`` where a limit is not below the one that has to be longer."""
     hang_s(environment)
+    frozen_s(environment)
     order = [
         (f"the time after which a silent host is missed, {LIMIT_S:g} s,", LIMIT_S),
         (f"{TIMEOUT}, {timeout_s(environment):g} s,", timeout_s(environment)),

@@ -9,13 +9,12 @@ from test_slots import FailingWorld, document, generation, warm
 
 from compute.decide.hangs import hung_ranks
 from fabric_train.messages.documents import (
-    STANDS,
-    WAITS,
     DocumentError,
     ProcessState,
     parse,
     to_data,
 )
+from fabric_train.rules.hangs import STANDS, WAITS
 
 SLOTS = ("a/p0", "a/p1", "b/p0", "b/p1")
 
@@ -48,6 +47,16 @@ def test_half_of_the_others_are_not_more_than_half():
     assert hung_ranks(replace(ran, hosts=["a", "a", "b"]), told) == {}
 
 
+def test_a_frozen_rank_hangs_though_the_others_do_not_wait_yet():
+    ran, told = generation(3, *SLOTS), said("", "", "", "")
+    told["a"] = document("a", replace(warm("a/p0"), frozen=True), told["a"].processes[1])
+    assert hung_ranks(ran, told) == {0: "a/p0"}
+    assert hung_ranks(ran, told, offline=["b"]) == {}
+    frozen = [replace(warm(slot), frozen=True) for slot in SLOTS]
+    told = {"a": document("a", *frozen[:2]), "b": document("b", *frozen[2:])}
+    assert hung_ranks(ran, told) == {}, "a scheduler has stopped all of them"
+
+
 def test_a_rank_alone_hangs_for_nobody():
     one = replace(generation(3, "a/p0"), hosts=["a"])
     assert hung_ranks(one, {"a": document("a", replace(warm("a/p0"), still=STANDS))}) == {}
@@ -70,6 +79,9 @@ def test_a_document_says_it_only_where_there_is_something_to_say():
     assert "still" not in to_data(told)["processes"][0], "the version before does not know it"
     stands = document("a", replace(warm("a/p0"), still=STANDS))
     assert parse(type(stands), to_data(stands)) == stands
+    assert "frozen" not in to_data(stands)["processes"][0]
+    frozen = document("a", replace(warm("a/p0"), still=STANDS, frozen=True))
+    assert parse(type(frozen), to_data(frozen)) == frozen
     assert not stands.is_vote_of(told), "it is decided on at once"
     data = to_data(stands)
     data["processes"][0]["still"] = "sleeps"

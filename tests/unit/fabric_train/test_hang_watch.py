@@ -1,45 +1,122 @@
-"""Which ranks stand, as their agent sees them, and what it says of one that is ended for that."""
+"""Which ranks hang, as their agents see them, and what it says of one that is ended for that."""
 
+import dataclasses
 import os
+import threading
+from types import SimpleNamespace
 
 import pytest
+from on_demand import on_demand
 from test_host_core import running
 
-from fabric_train.host.hang_watch import MOST_SEEN_S, HangWatch
+from fabric_train.agent.hang_watch import MORE_PATIENT, MOST_SEEN_S, HangWatch
 from fabric_train.messages import progress_memory
-from fabric_train.messages.documents import STANDS, WAITS
 from fabric_train.messages.progress_memory import Finished, ProgressMemory
+from fabric_train.rank import heartbeat
+from fabric_train.rank.heartbeat import Heartbeat, Pauses
 from fabric_train.rank.pulse import Pulse
+from fabric_train.rules.hangs import STANDS, WAITS, Stillness, hung
 
+progress = on_demand("fabric_train.rank.progress", needs="torch")
 WORKS, IN_COLLECTIVE = Finished(7, 30, alone_since=5), Finished(7, 30)
 STOPPED = Finished(7, 30, stopped=True)
 
 
 class Watched:
-    """Looks at one process once a second."""
+    """Looks at one process once a second. A live one beats."""
 
-    def __init__(self, hang_s=10.0):
-        self.watch, self.now = HangWatch(hang_s), 100.0
+    def __init__(self, hang_s=10.0, frozen_s=5.0):
+        self.watch, self.now, self.beats = HangWatch(hang_s, frozen_s), 100.0, 0
+        self.seen = Stillness()
 
-    def look(self, done, times=1, every_s=1.0):
+    def look(self, done, times=1, every_s=1.0, *, beats=True):
         for _ in range(times):
             self.now += every_s
-            said = self.watch.look("p0", done, self.now)
-        return said[0]
+            self.beats += bool(beats)
+            one = dataclasses.replace(done, beat=0 if beats is None else 1 + self.beats)
+            self.seen = self.watch.look("p0", one, self.now)
+        return self.seen.still
 
 
-@pytest.mark.parametrize("done", [WORKS, STOPPED, Finished(7, 30, alone_since=5, stopped=True)])
-def test_one_that_works_by_itself_or_is_stopped_stands_after_the_limit(done):
+def test_one_that_works_by_itself_stands_after_the_limit():
     watched = Watched()
-    assert watched.look(done, 10) == ""
-    assert watched.look(done) == STANDS
-    assert watched.look(done, 100) == STANDS
+    assert watched.look(WORKS, 10) == ""
+    assert watched.look(WORKS) == STANDS
+    assert watched.look(WORKS, 100) == STANDS
+    assert not watched.seen.frozen
+    assert watched.seen.why == (
+        "hangs: it works without a collective, for 10 s already, and the others wait"
+    )
 
 
 def test_one_in_a_collective_waits_after_half_of_it_and_never_stands():
     watched = Watched()
     assert watched.look(IN_COLLECTIVE, 5) == ""
     assert watched.look(IN_COLLECTIVE, 1000) == WAITS
+
+
+@pytest.mark.parametrize("done", [WORKS, IN_COLLECTIVE])
+def test_one_whose_interpreter_is_held_is_frozen_whatever_it_does(done):
+    watched = Watched(1000.0)
+    watched.look(done, 3)
+    assert watched.look(done, 4, beats=False) == ""
+    assert watched.look(done, 1, beats=False) == STANDS
+    assert watched.seen.frozen
+    assert "runs no Python, for a call holds the interpreter's lock (GIL), for 5 s" in (
+        watched.seen.why
+    )
+    assert watched.look(done) == "", "it goes on"
+
+
+@pytest.mark.parametrize("beats", [False, None])
+def test_one_that_a_signal_stops_is_frozen_also_in_a_pause_and_before_its_first_step(beats):
+    for paused in (0, 9):
+        watched = Watched()
+        done = dataclasses.replace(STOPPED, paused=paused)
+        watched.look(done, 5, beats=beats)
+        assert not watched.seen.frozen
+        watched.look(done, 1, beats=beats)
+        assert watched.seen.frozen
+        assert watched.seen.why == "hangs: it is stopped by a signal, for 5 s already"
+
+
+def test_a_long_call_before_the_first_step_and_in_a_pause_is_no_hang():
+    watched = Watched()
+    assert watched.look(Finished(0, 0), 1000, beats=None) == WAITS, "it has no heartbeat yet"
+    assert not watched.seen.frozen
+    watched = Watched()
+    assert watched.look(dataclasses.replace(WORKS, paused=9), 1000, beats=False) == ""
+    assert watched.look(dataclasses.replace(WORKS, paused=0), 5) == "", "it is over"
+
+
+def test_one_that_is_held_in_a_collective_does_not_count_as_one_that_waits():
+    watched = Watched(frozen_s=0.0)
+    assert watched.look(IN_COLLECTIVE, 20, beats=False) == ""
+    assert watched.look(IN_COLLECTIVE) == WAITS
+
+
+def test_the_longest_step_of_any_rank_of_the_host_makes_it_patient():
+    watch = HangWatch()
+    assert watch.silent_s(7) == 30.0
+    watch.look("p0", Finished(7, 30, longest_s=2.0), 1.0)
+    assert watch.silent_s(7) == 30.0
+    watch.look("p1", Finished(7, 30, longest_s=12.0), 1.0)
+    watch.forget("p1")
+    assert watch.silent_s(7) == 120.0
+
+
+def test_a_step_at_which_one_was_ended_for_its_silence_may_be_the_scripts_own():
+    watch, silent = HangWatch(), Stillness(STANDS)
+    watch.ended("p0", 7, Stillness(STANDS, frozen=True))
+    watch.ended("p0", 7, Stillness())
+    assert watch.silent_s(7) == 30.0
+    watch.ended("p0", 7, silent)
+    assert watch.silent_s(7) == 30.0 * MORE_PATIENT
+    assert watch.silent_s(8) == 30.0
+    watch.ended("p4", 7, silent)
+    assert watch.silent_s(7) == 30.0 * MORE_PATIENT**2
+    watch.ended("p4", 9, silent)
+    assert (watch.silent_s(7), watch.silent_s(9)) == (30.0, 30.0 * MORE_PATIENT)
 
 
 @pytest.mark.parametrize(
@@ -56,9 +133,9 @@ def test_whatever_it_does_is_a_sign_of_life(other):
 
 def test_a_process_that_a_debugger_holds_for_a_while_and_goes_on_began_anew():
     watched = Watched()
-    watched.look(STOPPED, 9)
+    watched.look(STOPPED, 4, beats=False)
     watched.look(IN_COLLECTIVE)
-    assert watched.look(STOPPED, 10) == ""
+    assert watched.look(STOPPED, 5, beats=False) == ""
 
 
 def test_time_in_which_the_agent_was_stopped_itself_is_not_counted():
@@ -68,16 +145,51 @@ def test_time_in_which_the_agent_was_stopped_itself_is_not_counted():
     assert watched.look(WORKS, every_s=60.0, times=3) == ""
     assert watched.look(WORKS, 1) == "", f"{4 * MOST_SEEN_S + 1} of 10 s"
     assert watched.look(WORKS) == STANDS
+    watched = Watched()
+    watched.look(WORKS)
+    watched.look(WORKS, every_s=3600.0, times=2, beats=False)
+    assert not watched.seen.frozen
 
 
 def test_without_a_limit_and_after_an_end_nothing_is_said():
     assert Watched(0.0).look(WORKS, 10_000) == ""
     assert Watched(0.0).look(IN_COLLECTIVE, 10_000) == ""
+    assert Watched(0.0).look(STOPPED, 10_000, beats=False) == ""
     watched = Watched()
     watched.look(WORKS, 10)
     watched.watch.forget("p0")
     watched.watch.forget("p0")
     assert watched.look(WORKS) == ""
+
+
+FROZEN, SILENT = Stillness(STANDS, frozen=True), Stillness(STANDS)
+LIVES, WAIT = Stillness(), Stillness(WAITS)
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        ([FROZEN, LIVES, LIVES, LIVES], {0}),
+        ([FROZEN, FROZEN, LIVES, LIVES], {0, 1}),
+        ([FROZEN, FROZEN, FROZEN, LIVES], set()),
+        ([FROZEN] * 4, set()),
+        ([FROZEN, LIVES], {0}),
+        ([FROZEN], set()),
+        ([SILENT, WAIT, WAIT, LIVES], {0}),
+        ([SILENT, FROZEN, WAIT, WAIT], {0, 1}),
+        ([SILENT, WAIT, LIVES, LIVES], set()),
+        ([SILENT] * 4, set()),
+        ([WAIT] * 4, set()),
+    ],
+)
+def test_a_frozen_rank_hangs_while_most_live_and_a_silent_one_while_most_wait(seen, expected):
+    """A scheduler that stops a job stops all of its ranks, and ranks evaluate at the same time."""
+    assert hung(dict(enumerate(seen)), len(seen)) == expected
+
+
+def test_ranks_of_which_nothing_is_known_speak_for_nobody():
+    assert hung({0: FROZEN, 1: LIVES}, 4) == set()
+    assert hung({0: FROZEN, 1: LIVES, 2: LIVES}, 4) == {0}
 
 
 def test_a_pulse_beats_only_between_gates_and_outside_of_collectives():
@@ -120,7 +232,10 @@ def test_the_agent_reads_since_when_a_process_works_by_itself():
     process.stepped(3)
     assert progress_memory.read(memory) == Finished(3, 0, alone_since=1 << 50)
     process.alone(0)
-    assert progress_memory.read(memory).alone_since == 0
+    process.beat(7)
+    process.paused(8)
+    process.longest(1_500_000_000)
+    assert progress_memory.read(memory) == Finished(3, 0, beat=7, paused=8, longest_s=1.5)
     os.close(memory)
 
 
@@ -130,8 +245,43 @@ def test_an_agent_of_the_version_before_has_less_room():
     process = ProgressMemory(str(os.dup(memory)))
     process.alone(7)
     process.collective_ended()
+    process.beat(7)
     assert os.pread(memory, 64, 0) == bytes(8) + (1).to_bytes(8, "little")
     os.close(memory)
+
+
+@pytest.fixture
+def memory():
+    return SimpleNamespace(beats=[], pauses=[])
+
+
+def test_a_heartbeat_begins_once_and_goes_on(memory, monkeypatch):
+    beaten = threading.Semaphore(0)
+    monkeypatch.setattr(heartbeat, "BEAT_S", 0.001)
+    memory.beat = lambda now: (memory.beats.append(now), beaten.release())
+    one = Heartbeat(memory)
+    one.start()
+    one.start()
+    for _ in range(3):
+        assert beaten.acquire(timeout=60)
+    assert memory.beats == sorted(memory.beats)
+    names = [thread.name for thread in threading.enumerate()]
+    assert names.count("fabric-beat") == 1
+    monkeypatch.setattr(heartbeat, "BEAT_S", 3600.0)
+
+
+def test_pauses_may_be_nested_and_end_with_the_outer_one(memory):
+    memory.paused = memory.pauses.append
+    pauses = Pauses(memory)
+    with pauses.pause("evaluation"), pauses.pause():
+        assert len(memory.pauses) == 1
+        assert memory.pauses[0] > 0
+    assert memory.pauses[1:] == [0]
+    with pytest.raises(ZeroDivisionError), pauses.pause("checkpoint"):
+        raise ZeroDivisionError
+    assert memory.pauses[3:] == [0]
+    assert pauses.take_s() > 0
+    assert pauses.take_s() == 0
 
 
 def stands(host):
@@ -142,8 +292,9 @@ def stands(host):
 
 def watched_host(done):
     host = running()
-    for second in range(700):
-        host.core.progressed("a/i1/p0", done, 1000.0 + second)
+    for second in range(60):
+        one = dataclasses.replace(done, beat=1 + second)
+        host.core.progressed("a/i1/p0", one, 1000.0 + second)
     return host
 
 
@@ -156,14 +307,22 @@ def test_a_rank_that_hangs_is_ended_with_that_reason():
     one = host.core.document().processes[0]
     assert (one.state, one.still) == ("ended", "")
     assert one.reason == (
-        "hangs: it works without a collective, for 600 s already, and the others wait"
+        "hangs: it works without a collective, for 30 s already, and the others wait"
     )
+
+
+def test_a_rank_that_is_stopped_is_said_to_be_frozen():
+    host = watched_host(STOPPED)
+    for second in range(8):
+        host.core.progressed("a/i1/p0", STOPPED, 1060.0 + second)
+    one = host.core.document().processes[0]
+    assert (one.still, one.frozen) == (STANDS, True)
 
 
 def test_who_has_finished_its_loop_does_not_stand():
     host = watched_host(WORKS)
     host.core.finished("a/i1/p0", 50)
-    host.core.progressed("a/i1/p0", WORKS, 1700.0)
+    host.core.progressed("a/i1/p0", WORKS, 1060.0)
     assert stands(host) == ""
     assert host.core.ranks_here == ["a/i1/p0"]
 

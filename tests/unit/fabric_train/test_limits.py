@@ -1,6 +1,6 @@
 import pytest
 
-from fabric_train.rules.limits import LimitError, check_order, hang_s, timeout_s
+from fabric_train.rules.limits import FROZEN_S, LimitError, check_order, frozen_s, hang_s, timeout_s
 
 
 def test_the_limits_of_a_job_are_in_order_unless_somebody_changes_one():
@@ -16,9 +16,19 @@ def test_what_is_no_time_is_refused_by_name(text):
         check_order({"FABRIC_TRAIN_TIMEOUT_S": text})
 
 
-@pytest.mark.parametrize(("text", "limit"), [("", 600.0), ("0", 0.0), ("5", 5.0), ("7200", 7200.0)])
+@pytest.mark.parametrize(("text", "limit"), [("", None), ("0", 0.0), ("5", 5.0), ("7200", 7200.0)])
 def test_how_long_a_rank_may_work_by_itself(text, limit):
     assert hang_s({"FABRIC_TRAIN_HANG_S": text}) == limit
+
+
+@pytest.mark.parametrize(("text", "limit"), [("", FROZEN_S), ("0", 0.0), ("2", 2.0), ("60", 60.0)])
+def test_how_long_a_rank_may_be_frozen(text, limit):
+    assert frozen_s({"FABRIC_TRAIN_FROZEN_S": text}) == limit
+
+
+def test_a_rank_cannot_be_frozen_for_less_than_its_heartbeats_allow():
+    with pytest.raises(LimitError, match=r"FABRIC_TRAIN_FROZEN_S=1: neither 0 nor .* from 2 on"):
+        check_order({"FABRIC_TRAIN_FROZEN_S": "1"})
 
 
 @pytest.mark.parametrize("text", ["never", "4.9", "-1", "nan", "inf"])
