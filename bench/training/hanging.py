@@ -29,7 +29,7 @@ from fabric_train.rank.job import Job
 
 STEP_S = 0.02
 EVALUATE_S, CHECKPOINT_S, ALONE_S, HELD_S, HELD_IN_PAUSE_S = 12.0, 20.0, 40.0, 2.0, 8.0
-"""Of uneven work: of all ranks, of rank 0, of rank 1 in a pause; a held lock, and one in a pause."""
+"""Of uneven work: of all ranks, rank 0, rank 1 in a pause; a held lock, and one in a pause."""
 
 
 def hold(seconds: float) -> None:
@@ -89,9 +89,7 @@ def main() -> None:
                         hang(kind)
                 if factor:
                     work_unevenly(job, step, factor)
-            draws = torch.Generator().manual_seed(
-                1000 * step + (job.world if job.rehearsing else job.rank)
-            )
+            draws = torch.Generator().manual_seed(1000 * step + job.rank)
             loss = model(torch.randn(8, 64, generator=draws)).square().mean()
             optimizer.zero_grad()
             loss.backward()
