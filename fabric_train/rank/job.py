@@ -34,7 +34,6 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fabric_train.groups import collectives
 from fabric_train.groups.collectives import GenerationGroup, Use
@@ -45,6 +44,7 @@ from fabric_train.messages import process as wire
 from fabric_train.messages.link import AgentLink
 from fabric_train.rank import recovery
 from fabric_train.rank.after_recovery import AfterRecovery
+from fabric_train.rank.compiled import before_optimizer_steps
 from fabric_train.rank.ending import announce_early_end, end_at_once, watch_loop
 from fabric_train.rank.guard import guarded_checkpoint
 from fabric_train.rank.own_parts import OwnParts
@@ -157,7 +157,7 @@ class Job:
         self._parts = OwnParts.of(self._link, parts, local or {}, holders, gradient_log)
         early = self._parts.hand_over.send_early
         self._group.on_reduce = lambda: early(self._group.rank(), self._step + 1)
-        register_optimizer_step_pre_hook(self._before_step)
+        before_optimizer_steps(self._before_step)
         self._rehearsals = _REHEARSALS
         self._holds_state = not self._spare
 

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from fabric_train.messages.link import AgentLink, AgentLostError
 from fabric_train.messages.plain_text import say
 from fabric_train.messages.process import Failed
+from fabric_train.rank.compiled import CompiledGraphs, anew, keep_out_of_graphs
 from fabric_train.rank.hand_over import HandOver
 from fabric_train.rules.loop import RuleError
 from fabric_train.state.gradients import LeftGradients
@@ -38,6 +39,8 @@ class LoopRules:
         self._steps = 0
         self._warned: frozenset[str] = frozenset()
         self._failed = False
+        self._graphs = CompiledGraphs()
+        keep_out_of_graphs()
 
     def begin(self, finds: Finds) -> list[str]:
         """The rehearsal is over. Returns what ``finds`` sees that is unprotected by now."""
@@ -47,12 +50,15 @@ class LoopRules:
 
     def capture(self, rank: int, step: int) -> None:
         """Keep the start of ``step``. Raises as ``StepStart.capture``; ``AgentLostError``."""
+        keep_out_of_graphs()
         with self.ending():
             self._start.capture()
             self._gradients.mark()
         if self._finds is None:
             return
         self._hand_over.store_late(rank, step)
+        if graphs := self._graphs.count_new():
+            warn_unprotected(anew(graphs, rank))
         self._steps += 1
         with self.ending():
             new = self._finds.new() if self._finds.is_due(self._steps) else []
