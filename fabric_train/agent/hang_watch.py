@@ -60,7 +60,7 @@ class HangWatch:
         own = max(SILENT_S, SILENT_STEPS * self._longest_s)
         limit = own if self._hang_s is None else self._hang_s
         at, times = self._ended_at
-        return limit * MORE_PATIENT ** (times if at == step else 0)
+        return limit * float(MORE_PATIENT**times if at == step else 1)
 
     def look(self, process: str, done: Finished, now: float) -> Stillness:
         """What ``process`` does, which holds a rank. ``done``: as it and the kernel say."""

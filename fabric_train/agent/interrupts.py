@@ -26,7 +26,9 @@ def kept_from_ranks(notify: Callable[[], None]) -> Iterator[None]:
 
     def watch() -> None:
         while not over.is_set():
-            if signal.sigtimedwait({signal.SIGINT}, _LOOK_S) is not None:
+            found = signal.sigtimedwait({signal.SIGINT}, _LOOK_S)
+            # CPython returns memory of any content where another signal comes as the time is over.
+            if found is not None and found.si_signo == signal.SIGINT:
                 notify()
 
     thread = threading.Thread(target=watch, name="fabric-interrupts", daemon=True)

@@ -41,7 +41,7 @@ from fabric_train.messages.process import (
 from fabric_train.rules.agreement import LATE
 
 _GRACE_S = 10.0  # between SIGTERM and SIGKILL
-PARTING_S = 3.0
+PARTING_S = 10.0
 """So long a process that has said that it ends may do so before SIGTERM."""
 
 
@@ -222,6 +222,10 @@ class Processes:
             self.forget_states(process)
         self._path.unlink(missing_ok=True)
 
+    def was_killed(self, process: str) -> bool:
+        """This fabric-run has ended ``process``, which is just gone."""
+        return process in self._killed
+
     def _terminate(self, processes: Collection[str]) -> None:
         for process in processes:
             self._killed.add(process)
@@ -240,7 +244,6 @@ class Processes:
             self._outputs.ended(process)
         if process not in self._killed:
             self.statuses.ended(code, time.monotonic())
-        self._killed.discard(process)
         self._parting.discard(process)
         self._children.pop(process, None)
         os.close(self._progress.pop(process))
@@ -248,6 +251,7 @@ class Processes:
         if writer is not None:
             writer.close()
         self._events.exited(process, code)
+        self._killed.discard(process)
         if not self._children:
             self._childless.set()
 

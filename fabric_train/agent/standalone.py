@@ -192,7 +192,8 @@ class Agent:
         """See ``ProcessEvents``."""
         how = how_ended(code)
         self._hangs.forget(process)
-        if code and not self._stopping and self._coordinator.phase is not Phase.ENDED:
+        said = self._stopping or self._processes.was_killed(process)
+        if code and not said and self._coordinator.phase is not Phase.ENDED:
             self._report(f"{self._name(process)}: {how}")
         if self._coordinator.phase is Phase.ENDED:
             if code != 0 and process in self._slots():

@@ -3,7 +3,10 @@
 import signal
 import subprocess
 import sys
+import threading
+from types import SimpleNamespace
 
+from fabric_train.agent import interrupts
 from fabric_train.rank import launched
 
 CHILD = """
@@ -47,3 +50,18 @@ def test_a_handler_of_the_script_stays():
     finally:
         signal.signal(signal.SIGINT, before)
     assert heard == [signal.SIGINT]
+
+
+def test_what_a_wait_returns_that_another_signal_has_ended_is_no_interrupt(monkeypatch):
+    """CPython fills the answer with memory of any content then."""
+    waited, told = threading.Semaphore(0), []
+
+    def ended(_signals, _timeout):
+        waited.release()
+        return SimpleNamespace(si_signo=1017590256)
+
+    monkeypatch.setattr(interrupts.signal, "sigtimedwait", ended)
+    with interrupts.kept_from_ranks(lambda: told.append(1)):
+        for _ in range(3):
+            assert waited.acquire(timeout=60)
+    assert told == []
