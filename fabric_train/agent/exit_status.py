@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FAILED = 1
-RECENT_S = 30.0
+RECENT_S = 120.0
 """A job that fails fails for what has ended so shortly before it, or while it ends."""
 
 
