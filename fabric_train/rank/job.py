@@ -269,8 +269,7 @@ class Job:
         """
         while self._rehearsals:
             yield from self._offer_step()
-        own = self._own
-        said = own.statement()
+        own, said = self._own, self._own.statement()
         facts = {**own.layout(), "buckets of DDP": self._order.hexdigest()[:16]}
         if not self._spare:
             self._agree({**facts, **own.state.facts(), "first step": str(self._step)})
@@ -293,10 +292,8 @@ class Job:
 
     def _agree(self, facts: dict[str, str]) -> None:
         """Compare what all ranks begin with, and take over the name of this run of the job."""
-        mine = Beginning(self._run, facts)
-        self._run = (
-            self._with_all(lambda inner: self._own.meet(inner, mine, self._step)) or self._run
-        )
+        mine, meet = Beginning(self._run, facts), self._own.meet
+        self._run = self._with_all(lambda inner: meet(inner, mine, self._step)) or self._run
 
     def _offer_step(self) -> Iterator[int]:
         """Keep what an attempt may change before its gate, and yield the step for one."""

@@ -99,7 +99,7 @@ def half_a_step(params, *args, **kwargs):
 
 adam.adam = half_a_step
 transfer.CHUNK = 1 << 17  # many chunks, and tensors across them
-send_chunks = transfer._chunks
+send_chunks = transfer.chunks
 
 
 def chunks(tensors):
@@ -109,7 +109,7 @@ def chunks(tensors):
         yield chunk
 
 
-transfer._chunks = chunks
+transfer.chunks = chunks
 memory_of = transfer.memory
 
 

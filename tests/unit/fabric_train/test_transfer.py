@@ -262,7 +262,7 @@ def test_a_connection_that_breaks_is_an_error_and_leaves_no_transfer_under_way()
 
     group.recv = recv
     state = replicated.ReplicatedState(parts(0))
-    transfer._send_bytes(group, transfer.pack(state.offer()[0]), 1)
+    transfer.send_bytes(group, transfer.pack(state.offer()[0]), 1)
     for _ in range(8):
         group.break_off()
     with pytest.raises(RuntimeError, match="connection closed"):
@@ -281,14 +281,14 @@ def test_what_a_stranger_sends_for_a_manifest_is_refused(what, monkeypatch):
     state = replicated.ReplicatedState(parts(0))
     group = Pair()
     if what == "code":
-        transfer._send_bytes(group, pickle.dumps(Runs()), 1)
+        transfer.send_bytes(group, pickle.dumps(Runs()), 1)
     elif what == "no manifest":
-        transfer._send_bytes(group, transfer.pack({"tensors": ()}), 1)
+        transfer.send_bytes(group, transfer.pack({"tensors": ()}), 1)
     elif what == "a type that is none":
         manifest = state.offer()[0]
         extra = dataclasses.replace(manifest.tensors[-1], name="optimizer/0/new", dtype="load")
         forged = dataclasses.replace(manifest, tensors=(*manifest.tensors, extra))
-        transfer._send_bytes(group, transfer.pack(forged), 1)
+        transfer.send_bytes(group, transfer.pack(forged), 1)
     else:
         size = torch.tensor([1 << 40 if what == "too long" else -1, 0])
         group.send([size], 1, transfer._TAG).wait()
