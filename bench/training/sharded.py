@@ -63,7 +63,7 @@ def main() -> None:
     data = workload.Data()
     trace.phase(Phase.WARM)
     job = fabric_train.join(late=True)
-    trace.phase(Phase.STARTING)
+    trace.phase(Phase.BETWEEN)
     torch.manual_seed(0)
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=True)
