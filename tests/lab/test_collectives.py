@@ -19,36 +19,41 @@ RANKS, COUNT = 3, 26 * 4
 ON_PLUGIN_NOT = {"BAND", "BOR", "BXOR"}
 
 
-def results(directory):
-    texts = [(directory / f"results.{rank}").read_text() for rank in range(RANKS)]
+def results(directory, ranks=RANKS):
+    texts = [(directory / f"results.{rank}").read_text() for rank in range(ranks)]
     return [[json.loads(line) for line in text.splitlines()] for text in texts]
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    out = tmp_path_factory.mktemp("plain")
+    return over_gloo(tmp_path_factory.mktemp("plain"))
+
+
+def over_gloo(out, *grouped, ranks=RANKS, count=COUNT):
     processes = [
         subprocess.Popen(
-            [sys.executable, SCRIPT, "plain", str(COUNT), out], stderr=subprocess.PIPE, text=True,
-            env={**environment(), "RANK": str(rank), "WORLD": str(RANKS), "OMP_NUM_THREADS": "1"},
+            [sys.executable, SCRIPT, "plain", str(count), out, *grouped], stderr=subprocess.PIPE,
+            env={**environment(), "RANK": str(rank), "WORLD": str(ranks), "OMP_NUM_THREADS": "1",
+                 "WORLD_SIZE": str(ranks)},
+            text=True,
         )
-        for rank in range(RANKS)
+        for rank in range(ranks)
     ]  # fmt: skip
     for process in processes:
         error = process.communicate(timeout=250)[1]
         assert process.returncode == 0, error
-    return results(out)
+    return results(out, ranks)
 
 
-def in_job(out, **more):
-    args = ["--standalone", "--nproc-per-node", str(RANKS), "--spares", "1", str(SCRIPT), "job"]
+def in_job(out, *grouped, ranks=RANKS, count=COUNT, **more):
+    args = ["--standalone", "--nproc-per-node", str(ranks), "--spares", "1", str(SCRIPT), "job"]
     done = subprocess.run(
-        [sys.executable, "-m", "fabric_train.run", *args, str(COUNT), str(out)],
+        [sys.executable, "-m", "fabric_train.run", *args, str(count), str(out), *grouped],
         env=environment(**more), cwd=out, check=False, capture_output=True, text=True, timeout=250,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "generation 2" not in done.stderr
-    return results(out)
+    return results(out, ranks)
 
 
 @pytest.mark.nightly
@@ -56,6 +61,24 @@ def test_all_that_gloo_can_is_the_same_over_gloo_in_a_job(plain, tmp_path):
     found = in_job(tmp_path)
     assert found == plain
     errors = [line for lines in plain for line in lines if isinstance(line["found"], str)]
+    assert errors == []
+
+
+GROUPED_RANKS, GROUPED_COUNT = 4, 26 * 4 * 2
+"""Each call over the world, rows, columns and uneven groups, with two draws."""
+
+
+def test_groups_that_a_job_makes_give_what_those_of_gloo_give(tmp_path):
+    """Of ``new_group`` and of a device mesh: values, sizes, types and errors, on every rank."""
+    options = {"ranks": GROUPED_RANKS, "count": GROUPED_COUNT}
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "job").mkdir()
+    expected = over_gloo(tmp_path / "plain", "groups", **options)
+    found = in_job(tmp_path / "job", "groups", **options)
+    for rank, (mine, its) in enumerate(zip(found, expected, strict=True)):
+        for number, (line, other) in enumerate(zip(mine, its, strict=True)):
+            assert line == other, (rank, number, line["call"])
+    errors = [line for lines in expected for line in lines if isinstance(line["found"], str)]
     assert errors == []
 
 
