@@ -86,10 +86,11 @@ class HangWatch:
             return Stillness(WAITS)
         return Stillness()
 
-    def ended(self, process: str, step: int, seen: Stillness) -> None:
-        """``process`` was ended after ``step`` steps for what was ``seen`` of it."""
-        if seen.still == STANDS and not seen.frozen:
-            at, times = self._ended_at
+    def ended(self, process: str, seen: Stillness) -> None:
+        """``process`` was ended for what was ``seen`` of it in the last look."""
+        last = self._silent.get(process)
+        if last is not None and seen.still == STANDS and not seen.frozen:
+            step, (at, times) = last.sign[0], self._ended_at
             self._ended_at = step, times + 1 if at == step else 1
         self.forget(process)
 

@@ -97,6 +97,7 @@ class Agent:
         self._ending: set[str] = set()  # have left their loop: nobody waits for their end
         self._finished: set[str] = set()  # have ended their loop in this generation
         self._hangs = HangWatch(hang_s(os.environ), frozen_s(os.environ))
+        self._hung: set[str] = set()  # as of the last look
         self._look_at = 0.0
         self._local_states: dict[int, dict[int, bytes]] = {}  # of processes that are lost
         self._announced: Announce | None = None
@@ -329,9 +330,11 @@ class Agent:
             if process not in self._finished
         }
         seen = {process: self._hangs.look(process, one, now) for process, one in done.items()}
-        for process in hung(seen, self._world):
+        found = hung(seen, self._world)
+        before, self._hung = self._hung, found
+        for process in found & before:  # ranks that a signal lets go on do so one after the other
             why = seen[process].why
             self._report(f"{self._name(process)} is killed: {why}")
-            self._hangs.ended(process, done[process].step, seen[process])
+            self._hangs.ended(process, seen[process])
             self._processes.kill(process)
             self._perform(self._coordinator.lost(process, why, now))

@@ -168,7 +168,7 @@ class HostCore:
         if one is None or one.ended is not None or self._over:
             return []
         one.ended = one.killed_for or reason
-        self._hangs.ended(process, one.step, one.still if one.killed_for else Stillness())
+        self._hangs.ended(process, one.still if one.killed_for else Stillness())
         one.still = Stillness()
         rank = self._rank(self._running, process)
         if self._released:

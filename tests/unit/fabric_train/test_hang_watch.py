@@ -107,15 +107,21 @@ def test_the_longest_step_of_any_rank_of_the_host_makes_it_patient():
 
 def test_a_step_at_which_one_was_ended_for_its_silence_may_be_the_scripts_own():
     watch, silent = HangWatch(), Stillness(STANDS)
-    watch.ended("p0", 7, Stillness(STANDS, frozen=True))
-    watch.ended("p0", 7, Stillness())
+
+    def end(process, step, seen):
+        watch.look(process, Finished(step, 30, alone_since=5), 1.0)
+        watch.ended(process, seen)
+
+    watch.ended("p9", silent)
+    end("p0", 7, Stillness(STANDS, frozen=True))
+    end("p0", 7, Stillness())
     assert watch.silent_s(7) == 30.0
-    watch.ended("p0", 7, silent)
+    end("p0", 7, silent)
     assert watch.silent_s(7) == 30.0 * MORE_PATIENT
     assert watch.silent_s(8) == 30.0
-    watch.ended("p4", 7, silent)
+    end("p4", 7, silent)
     assert watch.silent_s(7) == 30.0 * MORE_PATIENT**2
-    watch.ended("p4", 9, silent)
+    end("p4", 9, silent)
     assert (watch.silent_s(7), watch.silent_s(9)) == (30.0, 30.0 * MORE_PATIENT)
 
 
