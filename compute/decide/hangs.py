@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from compute.decide.ranks import rank_processes
+from fabric_train.agent.hangs import Stillness, hung
 from fabric_train.messages.documents import AgentDocument, JobGeneration
-from fabric_train.rules.hangs import Stillness, hung
 
 
 def hung_ranks(

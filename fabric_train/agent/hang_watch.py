@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fabric_train.agent.hangs import Stillness
+from fabric_train.messages.documents import STANDS, WAITS
 from fabric_train.messages.progress_memory import Finished
-from fabric_train.rules.hangs import STANDS, WAITS, Stillness
 from fabric_train.rules.limits import FROZEN_S, SILENT_S, SILENT_STEPS
 
 MOST_SEEN_S = 2.0

@@ -22,7 +22,6 @@ from typing import Protocol
 from fabric_train.agent.exit_status import ExitStatuses
 from fabric_train.agent.outputs import Outputs
 from fabric_train.agent.places import Places
-from fabric_train.agent.rank_environment import environment_of
 from fabric_train.agent.run_directory import SOCKET
 from fabric_train.messages import progress_memory, state_memory
 from fabric_train.messages.process import (
@@ -38,6 +37,7 @@ from fabric_train.messages.process import (
     Refused,
     encode,
 )
+from fabric_train.messages.rank_environment import environment_of
 from fabric_train.rules.agreement import LATE
 
 _GRACE_S = 10.0  # between SIGTERM and SIGKILL

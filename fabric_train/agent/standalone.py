@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fabric_train.agent.hang_watch import HangWatch
+from fabric_train.agent.hangs import hung
 from fabric_train.agent.key_router import KeyRouter
 from fabric_train.agent.outputs import Outputs
 from fabric_train.agent.processes import Processes, how_ended
@@ -54,7 +55,6 @@ from fabric_train.rules.coordinator import (
     ReleaseAll,
     Spawn,
 )
-from fabric_train.rules.hangs import hung
 from fabric_train.rules.limits import frozen_s, hang_s
 from fabric_train.rules.protection import Placement, Protection, protection
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from fabric_train.agent.hang_watch import HangWatch
+from fabric_train.agent.hangs import Stillness
 from fabric_train.host.effects import Assign, Effect, End, Greet, Note, Setup, Start
 from fabric_train.host.known_process import KnownProcess
 from fabric_train.host.orders import problem_of
@@ -20,7 +21,6 @@ from fabric_train.host.witness import is_witness
 from fabric_train.messages.documents import AgentDocument, JobGeneration, JobOrder
 from fabric_train.messages.progress_memory import Finished
 from fabric_train.rules.coordinator import Kill, RecoveryRecord, ReleaseAll, Spawn
-from fabric_train.rules.hangs import Stillness
 
 FAILURES = 3  # rounds of new processes that end before they are warm
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fabric_train.agent.hangs import Stillness
 from fabric_train.messages.documents import ProcessState
 from fabric_train.messages.step_window import StepWindow
-from fabric_train.rules.hangs import Stillness
 
 
 @dataclass

@@ -22,8 +22,9 @@ from fabric_train.messages.packed import MOST_BYTES, pack, unpack
 from fabric_train.messages.short_form import lengthen, shorten
 from fabric_train.messages.step_window import StepWindow
 from fabric_train.messages.typed_json import DocumentError, FieldError, Reader
-from fabric_train.rules.hangs import STANDS, WAITS
 
+STANDS, WAITS = "stands", "waits"
+"""``ProcessState.still``: it works by itself, or waits for others, for long already."""
 VERSION = 1
 PACK_FROM = 4096
 MOST_RANKS = 65_536
@@ -47,7 +48,7 @@ class ProcessState:
     ``collectives``: how many it has finished, as far as its agent was asked; 0: not said.
     ``window``: how long it worked by itself in its newest window of steps. ``still``: `STANDS`,
     `WAITS`, or "": it goes on, as far as its agent sees; ``frozen``: it is stopped, or runs no
-    Python (``rules.hangs``).
+    Python (``agent.hangs``).
     """
 
     process: str

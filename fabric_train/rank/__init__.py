@@ -6,6 +6,8 @@
   what is left for the next step. ``preparation``: a planned move.
 - ``hand_over``: rank-local state goes to the agent before the vote on a step.
 - ``progress``, ``ending``: what the agent is told. ``guard``: who may publish a checkpoint.
+- ``heartbeat``: that its interpreter runs. ``torchrun``: torchrun's names. ``compiled``: what
+  ``torch.compile`` may not touch.
 - ``own_time``, ``device_time``: how long a rank works by itself.
 
 Called by training scripts through ``fabric_train.join``. The training thread owns all state; the

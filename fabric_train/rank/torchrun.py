@@ -1,7 +1,7 @@
 """Sets what torchrun sets in the environment of a rank, once this process has one.
 
 ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE`` and ``WORLD_SIZE`` are there from its start: see
-``agent.rank_environment``.
+``messages.rank_environment``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import MutableMapping
 
-from fabric_train.agent import rank_environment as names
+from fabric_train.messages import rank_environment as names
 from fabric_train.messages.addresses import split
 from fabric_train.messages.process import Assignment
 

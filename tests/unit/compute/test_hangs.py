@@ -8,13 +8,13 @@ from test_partitions import run
 from test_slots import FailingWorld, document, generation, warm
 
 from compute.decide.hangs import hung_ranks
+from fabric_train.agent.hangs import STANDS, WAITS
 from fabric_train.messages.documents import (
     DocumentError,
     ProcessState,
     parse,
     to_data,
 )
-from fabric_train.rules.hangs import STANDS, WAITS
 
 SLOTS = ("a/p0", "a/p1", "b/p0", "b/p1")
 

@@ -10,12 +10,12 @@ from on_demand import on_demand
 from test_host_core import running
 
 from fabric_train.agent.hang_watch import MORE_PATIENT, MOST_SEEN_S, HangWatch
+from fabric_train.agent.hangs import STANDS, WAITS, Stillness, hung
 from fabric_train.messages import progress_memory
 from fabric_train.messages.progress_memory import Finished, ProgressMemory
 from fabric_train.rank import heartbeat
 from fabric_train.rank.heartbeat import Heartbeat, Pauses
 from fabric_train.rank.pulse import Pulse
-from fabric_train.rules.hangs import STANDS, WAITS, Stillness, hung
 
 progress = on_demand("fabric_train.rank.progress", needs="torch")
 WORKS, IN_COLLECTIVE = Finished(7, 30, alone_since=5), Finished(7, 30)

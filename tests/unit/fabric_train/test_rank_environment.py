@@ -4,8 +4,8 @@ import pytest
 from on_demand import on_demand
 
 from fabric_train.agent.places import Places
-from fabric_train.agent.rank_environment import environment_of
 from fabric_train.messages.process import Assignment
+from fabric_train.messages.rank_environment import environment_of
 
 torchrun = on_demand("fabric_train.rank.torchrun", needs="torch")
 

@@ -16,7 +16,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-STANDS, WAITS = "stands", "waits"
+from fabric_train.messages.documents import STANDS, WAITS
+
 T = TypeVar("T", bound=Hashable)
 
 
