@@ -85,6 +85,10 @@ class Core(Protocol):
         """Something came after the last ``decide`` from which more may follow."""
 
     @property
+    def faults(self) -> int:
+        """Errors of its own, each of which held one job."""
+
+    @property
     def urgent(self) -> bool:
         """What is pending speaks against a host."""
 

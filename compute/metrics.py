@@ -63,6 +63,7 @@ class Figures:
     orders: int = 0
     superseded: int = 0
     store_failures: int = 0
+    decision_failures: int = 0
     ledger_entries: int = 0
     head_wall_s: float = 0.0
     ledger_lost: int = 0
@@ -178,6 +179,8 @@ class ComputeMetrics(Collector):
              figures.superseded),
             ("store_failures", "Decisions that could not be stored at once.",
              figures.store_failures),
+            ("decision_failures", "Decisions over one job that an error of ours has ended.",
+             figures.decision_failures),
             ("events_left_out", "Events of hosts over their budgets.", figures.events_left_out),
             ("records_left_out", "Records of jobs over budgets.", figures.records_left_out),
         ):  # fmt: skip

@@ -180,6 +180,7 @@ class Service:
                 )
                 worked = time.thread_time() - worked  # While others have the core, it is no work.
                 self.figures.decisions += 1
+                self.figures.decision_failures = self._core.faults
                 self.figures.decision_s += time.monotonic() - began
                 self.figures.cycle_wall_s = time.time()
                 await self._carry_out()
@@ -299,7 +300,8 @@ class Service:
         for entry in entries:
             record = entry.record
             kind, fields = record["kind"], record["fields"]
-            self._log.info(kind, ledger=entry.number, **_loggable(fields))
+            say = self._log.error if kind == "decision_failed" else self._log.info
+            say(kind, ledger=entry.number, **_loggable(fields))
             if (failure := failure_of(kind, fields)) is not None:
                 self.metrics.failure(failure)
         figures.orders = self._live.published

@@ -29,6 +29,8 @@ BUSY_S = 5.0
 BATCH = 1000
 LOCK_S = 0.2
 """An event waits for a decision that is being stored so long at most."""
+USER_OF_FENCE = "user of fence "
+"""Begins the name of a state: the version before reads no fence that says its user."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS fences (id TEXT PRIMARY KEY, data TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS ledger (
@@ -187,8 +189,13 @@ class Store:
             for fence in fences:
                 self._db.execute(
                     "INSERT OR IGNORE INTO fences VALUES (?, ?)",
-                    (fence.id, fence.model_dump_json()),
+                    (fence.id, fence.model_copy(update={"uid": None}).model_dump_json()),
                 )
+                if fence.uid is not None:
+                    self._db.execute(
+                        "INSERT OR IGNORE INTO state VALUES (?, ?)",
+                        (USER_OF_FENCE + fence.id, str(fence.uid)),
+                    )
             for job in jobs:
                 self._db.execute(
                     "INSERT INTO jobs VALUES (?, ?, ?) "
@@ -227,8 +234,15 @@ class Store:
     def fences(self) -> list[Fence]:
         """All fences ever issued, in the order of issue. Raises ``StoreError``."""
         try:
-            rows = self._rows("SELECT data FROM fences ORDER BY rowid")
-            return [parse(Fence, json.loads(data)) for (data,) in rows]
+            rows = self._rows(
+                "SELECT data, value FROM fences LEFT JOIN state ON state.name = ? || fences.id "
+                "ORDER BY fences.rowid",
+                USER_OF_FENCE,
+            )
+            return [
+                parse(Fence, json.loads(data) | ({} if user is None else {"uid": int(user)}))
+                for data, user in rows
+            ]
         except (ValueError, BadMessageError) as error:
             raise StoreError(f"{self.path}: fences: {error}") from None
 

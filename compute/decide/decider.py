@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
 
 from compute.decide.budget import ALL, FenceBudget
 from compute.decide.decision import JobDecision, JobInput
-from compute.decide.effects import Effect, FenceIssued, JobState, Order, Record, fence_record
+from compute.decide.effects import Effect, FenceIssued, Order, Record, fence_record
 from compute.decide.electorate import documents_of, is_out, proved, unconfirmed
 from compute.decide.evidence import Judgement, Verdict, judge
+from compute.decide.faults import Fault, JobFaults
 from compute.decide.host_orders import HostOrders
 from compute.decide.job import JobCore
 from compute.decide.job_network import bench_of
 from compute.decide.job_state import (
     MOST_RECOVERIES,
-    is_urgent,
     job_state,
     recorded,
     recovery_of,
@@ -39,10 +38,10 @@ from compute.decide.observers import HostView, Observers
 from compute.decide.owners import JobOwners, owner_of
 from compute.decide.places import HostPlaces
 from compute.decide.policy import Policy
+from compute.decide.shown_states import STATE_S, ShownStates
 from compute.decide.suspects import suspects
 from fabric_train.messages.documents import AgentDocument, parse, to_data
 from telemetry.messages.documents import (
-    ComputeJob,
     ComputeOrder,
     Fence,
     HostDocument,
@@ -50,14 +49,11 @@ from telemetry.messages.documents import (
     HostObservations,
     HostStatus,
     fence_id,
+    reads_users,
 )
 from telemetry.messages.envelope import Sender
 
-STATE_S = 1.0
-"""What is only observed of a job, e.g. one vote, is told when it has changed for so long."""
 POLL_S = 0.25  # while a job waits for something, limits are looked at so often
-SHOWN_S = 600.0
-"""The last state of a job whose hosts have all left is shown for so long."""
 IDLE_S = 5.0  # a job in which nothing can run out is looked at so often without news
 
 
@@ -81,11 +77,8 @@ class Decider:
         self._judged = -1
         """Version of the observers that all jobs' evidence is of."""
         self._orders = HostOrders()
-        self._states: dict[str, ComputeJob] = {}
-        self._gone: dict[str, float] = {}
-        """Job without agents → until when its last state is shown."""
-        self._ends: dict[str, str] = {}
-        """Of those: how they ended."""
+        self._shown = ShownStates()
+        self._faults = JobFaults()
         self._wake_at: float | None = None
         self._news, self._urgent = True, False
 
@@ -164,6 +157,8 @@ class Decider:
             self._places.remove(host)
         else:
             self._places.update(host, document)
+        if self._orders.reads_users(host, yes=reads_users(document)):
+            self._news = True
 
     def drain(self, host: str, now: float, *, to: str = "") -> None:
         """Move all ranks off ``host``, to host ``to`` if given, and use it as a spare no more."""
@@ -219,11 +214,12 @@ class Decider:
         if known is None:
             if document is None:
                 return
-            former = self._ends.pop(mine, "")
+            former, is_new = self._shown.begin(mine)
             known = self._jobs[mine] = KnownJob.new(job, self._policy, former)
-            if self._gone.pop(mine, None) is None:  # else it was told when it came first
+            if is_new:  # else it was told when it came first
                 self._tell_namesake(mine, host, news)
-            known.fences = {one.id: one for one in self._stored.get(job, [])}
+            stored = self._stored.get(job, [])
+            known.fences = {one.id: one for one in stored if one.is_of(news.uid)}
             known.proved = {one.id for one in known.fences.values() if is_proved(one)}
         before = known.agents.get(host)
         if document is None and before is not None and before.incarnation == news.incarnation:
@@ -301,6 +297,11 @@ class Decider:
         return self._news
 
     @property
+    def faults(self) -> int:
+        """Errors of our own, for each of which one job was held."""
+        return self._faults.count
+
+    @property
     def urgent(self) -> bool:
         """What is pending speaks against a host, or is of a job in which a host is in question."""
         return self._urgent
@@ -311,13 +312,19 @@ class Decider:
             return []
         self._wake_at, self._news, self._urgent = None, False, False
         effects, self._confirmed = self._confirmed, []
-        lost, claims = self._lost_hosts(now)
+        faults: list[Fault] = []
+        lost, claims = self._lost_hosts(now, faults)
         known = len(self._observers)
         refused = self._budget.refusal(lost, self._places.racks, known, now, claims)
         context = DecisionContext(self._mode, self._stopped, dict(self._drained), refused)
         for name, job in sorted(self._jobs.items()):
-            if self._is_due(job, context, now):
-                effects += self._decide_job(name, job, context, now)
+            held = self._faults.held_until(name, now) is not None
+            if not held and self._is_due(job, context, now):
+                with self._faults.guard(name, now, faults):
+                    self._decide_job(name, job, context, now, effects)
+        for fault in faults:
+            effects += self._hold(fault, now)
+        for job in self._jobs.values():
             due = job.due if job.verdict_due is None else min(job.due, job.verdict_due)
             self._wake_at = due if self._wake_at is None else min(self._wake_at, due)
         effects += self._changed_orders()
@@ -330,7 +337,18 @@ class Decider:
             return True
         return bool(job.last[0].unconfirmed)  # an acknowledgement changes nothing of the job
 
-    def _lost_hosts(self, now: float) -> tuple[dict[str, str], dict[str, str]]:
+    def _hold(self, fault: Fault, now: float) -> list[Effect]:
+        """After an error in a job: begin anew with it in a while, and say so."""
+        job = self._jobs[fault.job]
+        job.core, job.last = JobCore(job.core.job, self._policy, job.core.how_it_ended), None
+        job.due = self._faults.held_until(fault.job, now) or now
+        job.verdict_due, job.judged, job.news = None, False, True
+        if not self._faults.is_news(fault):
+            return []
+        fields = {"job": fault.job, "error": fault.error, "where": fault.where}
+        return [Record("decision_failed", fields), *self._shown.hold(fault.job, fault.reason)]
+
+    def _lost_hosts(self, now: float, faults: list[Fault]) -> tuple[dict[str, str], dict[str, str]]:
         """Host → why it is lost; and the user, of those that only that user's jobs call lost."""
         anew, self._judged = self._judged != self._observers.version, self._observers.version
         lost: dict[str, str] = {}
@@ -339,8 +357,10 @@ class Decider:
         for name, job in self._jobs.items():
             due = job.verdict_due is not None and now >= job.verdict_due
             news = anew and not (job.calm and accused.isdisjoint(job.agents))
-            if due or news or not job.judged:
-                self._judge(job, now)
+            held = self._faults.held_until(name, now) is not None
+            if not held and (due or news or not job.judged):
+                with self._faults.guard(name, now, faults):
+                    self._judge(job, now)
             claimed = dict.fromkeys(claims_of(job.evidence), self._owners.user_of(name))
             claims = {one: who for one, who in claims.items() if one not in lost_of(job.evidence)}
             claims |= {one: who for one, who in claimed.items() if one not in lost}
@@ -391,18 +411,24 @@ class Decider:
         )
 
     def _decide_job(
-        self, name: str, job: KnownJob, context: DecisionContext, now: float
-    ) -> list[Effect]:
+        self,
+        name: str,
+        job: KnownJob,
+        context: DecisionContext,
+        now: float,
+        effects: list[Effect],
+    ) -> None:
         news, job.context = self._input(job, context), context
         if job.last is not None and not job.news and job.last[0] == news and now < job.due:
-            return []
+            return
         decision = self._decision(job, news, now)
-        effects = self._fence(name, job, decision, now)
+        # A fence that is issued is stored also if there is an error in what follows.
+        for host, reason in sorted(decision.fence.items()):
+            effects += self._issue(name, job, host, reason, now)
         effects += self._state(name, job, decision, context, now)
         effects += [recorded(name, one) for one in decision.records]
         fenced = {fence.host for fence in job.fences.values()}
         self._orders.update(name, decision.orders, job.agents.keys() | fenced)
-        return effects
 
     def _decision(self, job: KnownJob, news: JobInput, now: float) -> JobDecision:
         if not news.unconfirmed:
@@ -414,18 +440,12 @@ class Decider:
         job.news = False
         return decision
 
-    def _fence(self, name: str, job: KnownJob, decision: JobDecision, now: float) -> list[Effect]:
-        effects: list[Effect] = []
-        for host, reason in sorted(decision.fence.items()):
-            effects += self._issue(name, job, host, reason, now)
-        return effects
-
     def _issue(self, name: str, job: KnownJob, host: str, reason: str, now: float) -> list[Effect]:
         """Fence the agent of ``host`` that is known now."""
         agent = job.agents[host]
         fence = Fence(
             id=agent.fence_id, job=job.core.job, host=host, incarnation=agent.incarnation,
-            reason=reason,
+            reason=reason, uid=self._owners.uid_of(name),
         )  # fmt: skip
         verdict = job.evidence.get(host, Verdict(True, reason, rule=reason))
         job.fences[fence.id], job.fenced[fence.id] = fence, verdict
@@ -448,21 +468,7 @@ class Decider:
             name, decision.phase, decision.reason, generation, agents,
             suspects(job, self._observers, context.refused), job.recoveries, job.slow.named,
         )  # fmt: skip
-        before = self._states.get(name)
-        if before == state:
-            job.stale_since = None
-            return []
-        if not is_urgent(before, state):
-            # Storing it now would delay the order that may follow in a moment.
-            job.stale_since = now if job.stale_since is None else job.stale_since
-            if now < job.stale_since + STATE_S:
-                job.due = min(job.due, job.stale_since + STATE_S)
-                return []
-        self._states[name], job.stale_since = state, None
-        effects: list[Effect] = [JobState(name, state)]
-        if before is None or _phase(before) != _phase(state):
-            effects.append(Record("phase", {"job": name, **_phase(state)}))
-        return effects
+        return self._shown.update(name, job, state, now)
 
     def _changed_orders(self) -> list[Effect]:
         fences = [(job.agents, job.fences.values()) for job in self._jobs.values() if job.fences]
@@ -479,21 +485,12 @@ class Decider:
         """Jobs without an agent, and after a while what is shown of them."""
         effects: list[Effect] = []
         for name in [name for name, job in self._jobs.items() if not job.agents]:
-            self._ends[name] = self._jobs.pop(name).core.how_it_ended
+            how = self._jobs.pop(name).core.how_it_ended
             self._orders.remove(name)
-            self._gone[name] = now + SHOWN_S
-            if self._states.pop(name, None) is not None:  # else nobody was told of it
-                effects.append(Record("job_gone", {"job": name}))
-        for name in [name for name, until in self._gone.items() if now >= until]:
-            del self._gone[name]
-            self._ends.pop(name, None)
-            effects.append(JobState(name, None))
-        self._owners.sweep(self._jobs.keys() | self._gone.keys())
-        if self._gone:
-            due = min(self._gone.values())
+            effects += self._shown.end(name, how, now)
+        effects += self._shown.expire(now)
+        self._owners.sweep(self._jobs.keys() | self._shown.gone)
+        self._faults.keep(self._jobs.keys())
+        if (due := self._shown.wake_at()) is not None:
             self._wake_at = due if self._wake_at is None else min(self._wake_at, due)
         return effects
-
-
-def _phase(state: ComputeJob) -> dict[str, Any]:
-    return {"phase": state.phase, "reason": state.reason, "generation": state.generation}

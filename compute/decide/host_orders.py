@@ -26,6 +26,16 @@ class HostOrders:
         """Job → hosts that may have an order because of it."""
         self._told: dict[str, tuple[list[Fence], dict[str, JobOrder]]] = {}
         self._touched: set[str] = set()
+        self._reads_users: set[str] = set()
+        """Hosts that know what `Fence.uid` is; others refuse an order that has it."""
+
+    def reads_users(self, host: str, *, yes: bool) -> bool:
+        """Whether fences to a host say whose job they are of. True: its order changes by that."""
+        if yes == (host in self._reads_users):
+            return False
+        (self._reads_users.add if yes else self._reads_users.discard)(host)
+        self._touched.add(host)
+        return True
 
     def update(self, job: str, orders: Mapping[str, JobOrder], hosts: Iterable[str]) -> None:
         """``job`` wants these ``orders``. ``hosts``: all others with a part in it, or fenced."""
@@ -64,7 +74,10 @@ class HostOrders:
                     fences_of.setdefault(host, []).append(fence)
         changed = []
         for host in touched:
-            wanted = fences_of.get(host, []), dict(sorted(self._wanted.get(host, {}).items()))
+            mine = fences_of.get(host, [])
+            if host not in self._reads_users:
+                mine = [fence.model_copy(update={"uid": None}) for fence in mine]
+            wanted = mine, dict(sorted(self._wanted.get(host, {}).items()))
             if self._told.get(host, ([], {})) != wanted:
                 self._told[host] = wanted
                 changed.append((host, *wanted))

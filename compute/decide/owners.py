@@ -67,9 +67,13 @@ class JobOwners:
         """Whose it is, for counting."""
         return str(self._owners[job][1].uid) if job in self._owners else ""
 
+    def uid_of(self, job: str) -> int | None:
+        """Whose it is; None: not known."""
+        return self._owners[job][1].uid if job in self._owners else None
+
     def is_of(self, job: str, uid: int | None) -> bool:
         """Whether ``job`` may be this user's."""
-        known = self._owners[job][1].uid if job in self._owners else None
+        known = self.uid_of(job)
         return None in (known, uid) or known == uid
 
     def namesakes(self, job: str) -> list[str]:

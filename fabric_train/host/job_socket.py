@@ -200,9 +200,14 @@ class JobSocket:
         """Receive until cancelled; connects again by itself."""
         wait, reported = _RETRY_S[0], ""
         while True:
-            await self._receive(reader)
+            if refusal := await self._receive(reader):
+                if refusal != reported:
+                    self._report(refusal)
+                reported = refusal
+            else:
+                self._report("fabricd is gone; the ranks go on")
+                wait, reported = _RETRY_S[0], ""
             self._disconnect()
-            self._report("fabricd is gone; the ranks go on")
             while True:
                 await asyncio.sleep(wait * random.uniform(0.5, 1.5))  # noqa: S311
                 wait = min(2 * wait, _RETRY_S[1])
@@ -213,21 +218,22 @@ class JobSocket:
                         reported = str(error)
                         self._report(reported)
                     continue
-                self._report("fabricd is back")
-                wait, reported = _RETRY_S[0], ""
+                if not refusal:
+                    self._report("fabricd is back")
                 break
 
-    async def _receive(self, reader: asyncio.StreamReader) -> None:
+    async def _receive(self, reader: asyncio.StreamReader) -> str:
+        """Receive until the connection ends; returns why fabricd refuses us, if it does."""
         while True:
             try:
                 line = await reader.readline()
             except OSError:
-                return
+                return ""
             except ValueError:
                 self._count_bad(f"a line of more than {MAX_LINE} B")
-                return
+                return ""
             if not line.endswith(b"\n"):
-                return
+                return ""
             try:
                 message = parse_line(line)
             except DocumentError as error:
@@ -243,8 +249,7 @@ class JobSocket:
                 case Silent():
                     self._events.silent(message.hosts)
                 case Refused():
-                    self._report(f"fabricd refuses job {self._job}: {message.reason}")
-                    return
+                    return f"fabricd refuses job {self._job}: {message.reason}"
                 case Welcome():
                     self._count_bad("a second welcome")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,9 +94,16 @@ def _limited(lines: BinaryIO) -> bytes:
 
 def _connect(path: Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(TIMEOUT_S)
     try:
+        # The kernel serves those who wait in order; with a timeout of Python's nobody waits at all.
+        limit = struct.pack("ll", int(TIMEOUT_S), 0)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         connection.connect(str(path))
+        connection.settimeout(TIMEOUT_S)
+    except BlockingIOError:
+        connection.close()
+        text = f"{path}: no connection within {TIMEOUT_S:g} s (is fabricd stopped, or flooded?)"
+        raise DaemonError(text) from None
     except OSError as error:
         connection.close()
         hint = ""

@@ -24,6 +24,7 @@ from fabricd.operate.manager import (
 )
 from fabricd.operate.overrides import HOST
 from fabricd.process.blocking_call import started_executor
+from fabricd.process.cpu_meter import charged
 from fabricd.runtime.host import Host
 from fabricd.steer.modes import Mode
 from fabricd.views import report
@@ -128,7 +129,8 @@ class Requests:
             found.close()
 
     async def _read(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, charged(work))
 
     async def jobs(self, _request: Document, _caller: Caller) -> Any:  # noqa: ANN401, D102
         try:

@@ -2,7 +2,8 @@
 
 Whatever comes in is untrusted: a line over 64 KiB, or one that is not a JSON object with a text
 ``op``, is counted, answered once and its connection closed. A reader that does not read is dropped.
-No user can take all places, and root and the admins have places of their own (`places`).
+No user can take all places, and root and the admins have places of their own (`places`). No user
+can take all of the daemon's time either (`work_pace`).
 """
 
 from __future__ import annotations
@@ -10,22 +11,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
 
+from fabricd.control.accepting import WAITING, connections
 from fabricd.control.access import Access, Caller, caller_of
+from fabricd.control.pace import Pace
 from fabricd.control.places import (
     CONNECTIONS,
     LARGE_REQUESTS,
     Busy,
     PlaceQueue,
     Places,
+    Standing,
     standing,
 )
+from fabricd.control.work_pace import WorkPace
+from fabricd.process.cpu_meter import Metered
 
 MAX_LINE = 65536
 IDLE_S = 30.0
@@ -35,6 +44,8 @@ ANSWER_S = 120.0
 """The most for sending one large answer: who reads slowly does not keep its place for ever."""
 TURNED_AWAY, TURN_AWAY_S = 16, 1.0
 """Connections without a place of which the request is waited for, and how long."""
+PATIENCE = 16.0
+"""So many a second of one user."""
 WAIT_S = 5.0
 """How long a large request waits for a place: shorter than `fabricctl` waits for an answer."""
 FOLLOW_QUEUE = 4096
@@ -111,14 +122,17 @@ class ControlServer:
         self._large = large
         self._large_places = PlaceQueue(LARGE_REQUESTS, WAIT_S)
         self._places = Places(CONNECTIONS)
-        self._turned_away = 0
+        self._work = WorkPace()
+        self._patience = Pace(time.monotonic, rate=PATIENCE, burst=TURNED_AWAY, least=1)
+        self._leaving: set[asyncio.Task[None]] = set()
         self.refused = 0
         self.dropped = 0
         self._path = path
         self._handlers: dict[str, Handler] = {}
         self._followers: set[asyncio.Queue[bytes | None]] = set()
         self._clients: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
+        self._listening: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
         self._log = structlog.get_logger()
 
     async def start(self, handlers: dict[str, Handler]) -> None:
@@ -133,10 +147,16 @@ class ControlServer:
         self._handlers = handlers
         with contextlib.suppress(FileNotFoundError):
             self._path.unlink()
-        self._server = await asyncio.start_unix_server(
-            self._accept, path=str(self._path), limit=MAX_LINE
-        )
-        self.access.guard(self._path)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            listening.bind(str(self._path))
+            self.access.guard(self._path)
+            listening.listen(WAITING)
+        except OSError:
+            listening.close()
+            raise
+        self._listening = listening
+        self._accepting = asyncio.create_task(self._run(listening), name="control socket")
 
     def regard(self, access: Access) -> None:
         """Let others ask from now on; what is connected is looked at again with its next line."""
@@ -148,11 +168,14 @@ class ControlServer:
 
     async def stop(self) -> None:
         """Close everything."""
-        if self._server is not None:
-            self._server.close()
-        for task in list(self._clients):
+        tasks = [*self._clients, *self._leaving]
+        if self._accepting is not None:
+            tasks.append(self._accepting)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._clients, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._listening is not None:
+            self._listening.close()
         with contextlib.suppress(OSError):
             self._path.unlink()
 
@@ -171,50 +194,66 @@ class ControlServer:
             else:
                 queue.put_nowait(line)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    async def _run(self, listening: socket.socket) -> None:
+        async for sock in connections(listening, "control socket"):
+            began = time.thread_time()
+            try:
+                caller = caller_of(sock)
+            except OSError:  # It is gone already.
+                sock.close()
+                continue
+            rank = standing(self.access, caller)
+            if why := self._places.full(rank, caller.uid):
+                self._turn_away(sock, caller, why)
+            else:
+                self._places.take(rank, caller.uid)
+                spent = partial(self._work.spent, rank, caller.uid)
+                self._begin(self._clients, Metered(self._client(sock, caller, rank), spent))
+            self._work.spent(rank, caller.uid, time.thread_time() - began)
+
+    def _begin(self, tasks: set[asyncio.Task[None]], work: Awaitable[None]) -> None:
+        async def done() -> None:
+            await work
+
+        task = asyncio.create_task(done())
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    async def _client(self, sock: socket.socket, caller: Caller, rank: Standing) -> None:
+        writer: asyncio.StreamWriter | None = None
         try:
-            caller = caller_of(writer.get_extra_info("socket"))
-        except OSError:  # It is gone already.
-            writer.close()
-            return
-        rank = standing(self.access, caller)
-        if why := self._places.full(rank, caller.uid):
-            await self._turn_away(reader, writer, why)
-            return
-        self._places.take(rank, caller.uid)
-        self._clients.add(task)
-        try:
+            reader, writer = await asyncio.open_unix_connection(sock=sock, limit=MAX_LINE)
             await self._serve(reader, writer, caller)
         except (OSError, TimeoutError):
             pass  # The client went away, or does not read.
         except Exception as error:
             self._log.error("connection failed", error=repr(error))
         finally:
-            self._clients.discard(task)
             self._places.give_back(rank, caller.uid)
-            transport = writer.transport
-            if not transport.is_closing() and transport.get_write_buffer_size():
-                transport.abort()
-            writer.close()
+            if writer is None:
+                sock.close()
+            else:
+                transport = writer.transport
+                if not transport.is_closing() and transport.get_write_buffer_size():
+                    transport.abort()
+                writer.close()
 
-    async def _turn_away(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, why: str
-    ) -> None:
-        """Say that there is no place, after the request: who is writing may not read before."""
+    def _turn_away(self, sock: socket.socket, caller: Caller, why: str) -> None:
+        """Say that there is no place, after the request: who is writing may not read before.
+
+        Of few connections is a request waited for: turning away must not be work.
+        """
         self.refused += 1
-        with contextlib.suppress(OSError, EOFError, asyncio.LimitOverrunError, TimeoutError):
-            if self._turned_away < TURNED_AWAY:
-                self._turned_away += 1
-                try:
-                    async with asyncio.timeout(TURN_AWAY_S):
-                        await reader.readuntil(b"\n")
-                finally:
-                    self._turned_away -= 1
         text = f"busy: {why} (connections); close some, or try again in {IDLE_S:.0f} s"
-        writer.write(encode({"ok": False, "error": text}))
-        writer.close()
+        answer = encode({"ok": False, "error": text})
+        with contextlib.suppress(OSError):
+            if sock.recv(MAX_LINE).endswith(b"\n"):
+                _say(sock, answer)
+                return
+        if len(self._leaving) < TURNED_AWAY and self._patience.takes(caller.uid, 1):
+            self._begin(self._leaving, _after_request(sock, answer))
+        else:
+            _say(sock, answer)
 
     async def _serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, caller: Caller
@@ -238,6 +277,7 @@ class ControlServer:
             except RequestError as error:
                 await self._refuse(writer, str(error))
                 return
+            await self._work.turn(standing(self.access, caller), caller.uid)
             if request["op"] == "events":
                 await self._follow(reader, writer)
                 return
@@ -264,7 +304,8 @@ class ControlServer:
         try:
             rank = standing(self.access, caller)
             async with self._large_places.place(rank, caller.uid), asyncio.timeout(ANSWER_S):
-                await self._send_large(writer, await self._ask(handler, request, caller))
+                answer = await self._ask(handler, request, caller)
+                await self._send_large(writer, answer, partial(self._work.turn, rank, caller.uid))
         except Busy as error:
             self.refused += 1
             text = f"busy: {error} (large requests at once); wait for those, or ask for less"
@@ -284,8 +325,13 @@ class ControlServer:
         self._log.error("request failed", error=repr(error))
         return {"ok": False, "error": f"internal error: {type(error).__name__}"}
 
-    async def _send_large(self, writer: asyncio.StreamWriter, answer: Document) -> None:
-        """Send an answer; of a `ListInParts` no more than a part is held."""
+    async def _send_large(
+        self,
+        writer: asyncio.StreamWriter,
+        answer: Document,
+        turn: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Send an answer; of a `ListInParts` no more than a part is held, each after a ``turn``."""
         data = answer.get("data")
         if not isinstance(data, ListInParts):
             await self._send(writer, await encode_in_turns(answer))
@@ -296,6 +342,7 @@ class ControlServer:
                 async for part in parts:
                     await self._send(writer, head + part)
                     head = b","
+                    await turn()
         except OSError:  # Of the client; TimeoutError is one, too.
             raise
         except Exception as error:
@@ -330,6 +377,24 @@ class ControlServer:
         writer.write(line)
         async with asyncio.timeout(DRAIN_S):
             await writer.drain()
+
+
+async def _after_request(sock: socket.socket, answer: bytes) -> None:
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(TURN_AWAY_S):
+            while (data := await loop.sock_recv(sock, MAX_LINE)) and not data.endswith(b"\n"):
+                pass
+    except (OSError, TimeoutError):
+        pass
+    finally:
+        _say(sock, answer)
+
+
+def _say(sock: socket.socket, line: bytes) -> None:
+    """The last line of a connection."""
+    with sock, contextlib.suppress(OSError):
+        sock.send(line)
 
 
 async def encode_in_turns(document: Document) -> bytes:

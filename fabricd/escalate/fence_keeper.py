@@ -9,7 +9,7 @@ from pathlib import Path
 
 import structlog
 
-from fabricd.escalate.fences import FenceApplier, FenceError, FenceRegistry
+from fabricd.escalate.fences import FenceApplier, FenceError, FenceRegistry, to_stored
 from telemetry.messages.documents import Fence
 from telemetry.service.durable import replace_text
 
@@ -31,7 +31,7 @@ class FenceStore:
 
     async def apply(self, fences: Collection[Fence], new: Collection[Fence]) -> None:  # noqa: ARG002
         """Write all of them."""
-        document = {"version": VERSION, "fences": [fence.model_dump() for fence in fences]}
+        document = {"version": VERSION, **to_stored(fences)}
         try:
             await asyncio.to_thread(
                 replace_text, self._path, json.dumps(document), mode=0o600, sync=False

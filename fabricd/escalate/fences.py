@@ -70,22 +70,27 @@ class FenceRegistry:
                 )
 
     def order(
-        self, fences: Mapping[str, Fence], jobs_here: Collection[str], now: int
+        self, fences: Mapping[str, Fence], jobs_here: Mapping[str, int], now: int
     ) -> list[Fence]:
         """Take all fences that are ordered now; returns the new ones.
 
         Args:
             fences: by id.
-            jobs_here: jobs with a fabric-run on this host, which has to apply their fences.
+            jobs_here: job with a fabric-run on this host → its user. That run has to apply the
+                fences of its job.
             now: CLOCK_MONOTONIC ns.
         """
         new = []
         for held in self._held.values():
             held.ordered = held.fence.id in fences
         for fence in fences.values():
-            if fence.id in self._held or len(self._held) >= MOST_FENCES:
+            held_already = self._held.get(fence.id)
+            if held_already is not None and held_already.fence.uid is None:
+                held_already.fence = fence  # The user is known by now, perhaps.
+            if held_already is not None or len(self._held) >= MOST_FENCES:
                 continue
-            pending = {*self._appliers} | ({JOB} if fence.job in jobs_here else set())
+            own = fence.job in jobs_here and fence.is_of(jobs_here[fence.job])
+            pending = {*self._appliers} | ({JOB} if own else set())
             self._held[fence.id] = _Held(fence, now, pending)
             new.append(fence)
         unordered = [key for key, held in self._held.items() if not held.ordered]
@@ -97,9 +102,9 @@ class FenceRegistry:
         """Every fence that is in force, applied or being applied."""
         return [held.fence for held in self._held.values()]
 
-    def of_job(self, job: str) -> list[Fence]:
-        """Those of one job."""
-        return [fence for fence in self.all() if fence.job == job]
+    def of_job(self, job: str, uid: int | None = None) -> list[Fence]:
+        """Those of one job. ``uid``: of that user's job of the name alone; None: of all."""
+        return [fence for fence in self.all() if fence.job == job and fence.is_of(uid)]
 
     def fences_run(self, host: str, job: str, incarnation: str) -> Fence | None:
         """The fence of that very life of a fabric-run; None: it may go on."""
@@ -120,9 +125,9 @@ class FenceRegistry:
         held.pending.discard(applier)
         return not held.pending
 
-    def job_ended(self, job: str) -> list[Fence]:
-        """No process of a job is left here; returns the fences that are acknowledged by that."""
-        return [fence for fence in self.of_job(job) if self.applied(fence.id, JOB)]
+    def job_ended(self, job: str, uid: int | None = None) -> list[Fence]:
+        """No process of a user's job is left here; returns the fences acknowledged by that."""
+        return [fence for fence in self.of_job(job, uid) if self.applied(fence.id, JOB)]
 
     def acknowledged(self) -> list[str]:
         """Ids of the fences that hold, the newest `MOST_FENCES`."""
@@ -145,20 +150,39 @@ class FenceRegistry:
             default=None,
         )  # fmt: skip
 
-    def save(self) -> list[dict[str, Any]]:
-        """JSON of all fences."""
-        return [fence.model_dump() for fence in self.all()]
+    def save(self) -> dict[str, Any]:
+        """JSON of all fences, as `restore` takes it."""
+        return to_stored(self.all())
 
-    def restore(self, stored: object, jobs_here: Collection[str], now: int) -> None:
+    def restore(self, stored: object, jobs_here: Mapping[str, int], now: int) -> None:
         """Take over what `save` gave: all appliers have to apply it anew.
 
         Raises:
             BadMessageError: not of that form; nothing has changed.
         """
-        if not isinstance(stored, list) or not all(isinstance(item, dict) for item in stored):
-            raise BadMessageError("no list of fences")
-        fences = [parse(Fence, item) for item in stored]
+        fences = from_stored(stored)
         self.order({fence.id: fence for fence in fences}, jobs_here, now)
+
+
+def to_stored(fences: Iterable[Fence]) -> dict[str, Any]:
+    """JSON of fences. The version before reads ``fences`` alone, and none that says its user."""
+    known = list(fences)
+    return {
+        "fences": [fence.model_copy(update={"uid": None}).model_dump() for fence in known],
+        "users": {fence.id: fence.uid for fence in known if fence.uid is not None},
+    }
+
+
+def from_stored(stored: object) -> list[Fence]:
+    """What `to_stored` gave. Raises ``BadMessageError``."""
+    document = stored if isinstance(stored, dict) else {}
+    items, users = document.get("fences"), document.get("users", {})
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise BadMessageError("no list of fences")
+    if not isinstance(users, dict):
+        raise BadMessageError("no users of fences")
+    fences = [parse(Fence, item) for item in items]
+    return [parse(Fence, fence.model_dump() | {"uid": users.get(fence.id)}) for fence in fences]
 
 
 def _content(fence: Fence) -> tuple[str, str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 from fabricd import __version__
 from fabricd.config.loader import Config
 from fabricd.engine import Engine
-from telemetry.messages.documents import HostDocument, parse
+from telemetry.messages.documents import FENCES_WITH_USERS, HostDocument, parse
 
 MOST_ADDRESSES = 8
 
@@ -45,6 +45,6 @@ def host_document(
         "probe_port": config.probe.port,
         "rack": config.broker.rack,
         "mode": mode,
-        "versions": {"fabricd": __version__},
+        "versions": {"fabricd": __version__, FENCES_WITH_USERS: "2"},
     }
     return parse(HostDocument, data).model_dump()

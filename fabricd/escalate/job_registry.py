@@ -19,6 +19,10 @@ MOST_JOBS, MOST_OF_USER = 128, 16
 """Running jobs, of all users and of one."""
 MOST_LIVES, MOST_USERS = 256, 16_384
 """Incarnations of one user that are remembered, the newest, and users."""
+MOST_BYTES, MOST_BYTES_OF_USER, SURE_BYTES = 24 << 20, 8 << 20, 1 << 20
+"""Memory of the documents of all users but root, of one user, and what every user has whatever
+others take. A user has room for any one line. The document of a job of 2,000 hosts with 8 ranks
+takes less than the last; most have some KiB."""
 MOST_GONE = 64
 """Ended jobs that are remembered and published; beyond that the oldest is forgotten."""
 
@@ -48,6 +52,8 @@ class Run:
     proven: bool = False
     """The end of its process was observed, so it cannot come back."""
     document: dict[str, Any] | None = None
+    memory: int = 0
+    """Bytes that its document takes here."""
 
     @property
     def present(self) -> bool:
@@ -128,6 +134,30 @@ class JobRegistry:
         if len(self._lives) > MOST_USERS:
             del self._lives[next(iter(self._lives))]
 
+    def keep(self, run: Run, document: dict[str, Any], memory: int) -> bool:
+        """Keep the newest document of a run; False: it is the one before.
+
+        Raises:
+            RefusedError: its user's documents would take more memory than they may, or all would.
+        """
+        if run.document == document:
+            return False
+        user = self.user_of(run.uid)
+        taken: Counter[int] = Counter()
+        for other in self.runs.values():
+            if other is not run and other.memory:
+                taken[self.user_of(other.uid)] += other.memory
+        own, others = taken[user] + memory, taken.total() - taken[0] + memory
+        full = user != 0 and own > SURE_BYTES and others > MOST_BYTES
+        if full or own > MOST_BYTES_OF_USER:
+            raise RefusedError(
+                f"with this one the documents of the jobs of uid {run.uid} take {own >> 10} KiB of "
+                f"memory here, and those of all users {others >> 10} KiB; allowed: "
+                f"{MOST_BYTES_OF_USER >> 10} and {MOST_BYTES >> 10}"
+            )
+        run.document, run.memory = document, memory
+        return True
+
     def disconnected(self, connection: int) -> Run | None:
         """A connection ended; returns its run if that changes what is published."""
         run = self.of(connection)
@@ -146,7 +176,9 @@ class JobRegistry:
         return True
 
     def _end(self, run: Run) -> Run:
+        """Nobody reads the document of a run that is gone."""
         run.gone, run.connection, run.observed = True, None, False
+        run.document, run.memory = None, 0
         return run
 
     def leave(self, run: Run) -> None:

@@ -17,33 +17,30 @@ from typing import Protocol
 
 import structlog
 
+from fabricd.control.accepting import WAITING, connections
 from fabricd.control.access import caller_of
+from fabricd.control.pace import Pace
 from fabricd.escalate.job_lines import (
-    MAX_LINE,
     Document,
     Fenced,
     LineError,
     Register,
     encode_line,
-    parse_line,
 )
 from fabricd.escalate.job_registry import JobRegistry, RefusedError, Run
-from fabricd.escalate.pace import Pace
+from fabricd.escalate.line_reader import LineReader, LineTurns
 
 MOST_CONNECTIONS, MOST_OF_USER = 256, 32
+"""Of all users, and of one."""
 REGISTER_S = 5.0
 """Within which a connection has to say who it is."""
 DRAIN_S = 10.0
 """A fabric-run that does not read for so long is disconnected."""
 LAST_LINES_S = 1.0
 """Within which the lines are read that a process had sent before it ended."""
-ACCEPT_S, ACCEPT_AT_ONCE = 0.01, 16
-"""Between two looks for connections, and how many one takes. A flood costs no more; who waits in
-connect(2) behind it has his turn, for waiters are served in order."""
 NAMES_RATE, NAMES_BURST = 0.05, 500
 """New names of jobs of one user: a second, and at once. A fabric-compute takes no more of a uid
 (`compute.name_budget`), and knows not which uids are one user's."""
-RETRY_S = 0.2
 SO_PEERPIDFD = 77
 """Linux 6.5; the socket module has no name for it."""
 
@@ -92,8 +89,9 @@ class Session:
         self._closing = True
         self._wake.set()
 
-    async def run(self, writer: asyncio.StreamWriter) -> None:
+    async def run(self, sock: socket.socket) -> None:
         """Send until closed. Raises ``TimeoutError``: the other side does not read."""
+        loop = asyncio.get_running_loop()
         while self._lines or not self._closing:
             if not self._lines:
                 self._wake.clear()
@@ -101,9 +99,8 @@ class Session:
                 continue
             key = next(iter(self._lines))
             line = self._sent[key] = self._lines.pop(key)
-            writer.write(line)
             async with asyncio.timeout(DRAIN_S):
-                await writer.drain()
+                await loop.sock_sendall(sock, line)
 
 
 class JobServer:
@@ -113,6 +110,7 @@ class JobServer:
         self.registry = registry
         self._path, self._owner = path, owner
         self._pace = Pace(time.monotonic)
+        self._turns = LineTurns()
         self._names = Pace(time.monotonic, rate=NAMES_RATE, burst=NAMES_BURST, least=1)
         self._connections: Counter[int] = Counter()
         self._clients: set[asyncio.Task[None]] = set()
@@ -136,7 +134,7 @@ class JobServer:
         try:
             listening.bind(str(self._path))
             self._path.chmod(0o666)
-            listening.listen(64)
+            listening.listen(WAITING)
         except OSError:
             listening.close()
             raise
@@ -145,20 +143,9 @@ class JobServer:
     async def run(self) -> None:
         """Accept until cancelled; then everything is closed."""
         assert self._listening is not None
-        loop = asyncio.get_running_loop()
         try:
-            while True:
-                try:
-                    sock, _ = await loop.sock_accept(self._listening)
-                except OSError as error:  # No descriptors left: others end some time.
-                    self._log.warning("job socket accepts nobody", error=str(error))
-                    await asyncio.sleep(RETRY_S)
-                    continue
+            async for sock in connections(self._listening, "job socket"):
                 self._accept(sock)
-                with contextlib.suppress(OSError):  # there are no more
-                    for _ in range(1, ACCEPT_AT_ONCE):
-                        self._accept(self._listening.accept()[0])
-                await asyncio.sleep(ACCEPT_S)
         finally:
             await self._close()
 
@@ -235,46 +222,37 @@ class JobServer:
             self._owner.job_line_refused("connections", f"uid {caller.uid} has too many")
             return
         self._connections[user] += 1
-        sock.setblocking(False)
         task = asyncio.create_task(self._client(sock, caller.uid, caller.pid))
         self._clients.add(task)
         task.add_done_callback(self._clients.discard)
 
     async def _client(self, sock: socket.socket, uid: int, pid: int) -> None:
         self._number += 1
-        number = self._number
-        writer = None
+        number, user = self._number, self.registry.user_of(uid)
         try:
-            reader, writer = await asyncio.open_unix_connection(sock=sock, limit=MAX_LINE)
-            await self._serve(reader, writer, sock, (uid, pid, number))
-        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            reader = LineReader(sock, user, self._turns, self._pace)
+            await self._serve(reader, sock, (uid, pid, number))
+        except (OSError, TimeoutError, EOFError):
             pass  # It went away, or does not read or write.
         finally:
-            user = self.registry.user_of(uid)
             self._connections[user] -= 1
             if not self._connections[user]:
                 del self._connections[user]
             run = None if self._closing else self.registry.disconnected(number)
             if run is not None:
                 self._owner.run_gone(run)
-            if writer is not None:
-                writer.transport.abort()
             sock.close()
 
     async def _serve(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        sock: socket.socket,
-        who: tuple[int, int, int],
+        self, reader: LineReader, sock: socket.socket, who: tuple[int, int, int]
     ) -> None:
         uid, pid, number = who
         session = Session()
-        sending = asyncio.create_task(session.run(writer))
+        sending = asyncio.create_task(session.run(sock))
         job = ""
         try:
             async with asyncio.timeout(REGISTER_S):
-                line = await self._line(reader, uid)
+                line = await reader.next()
             if not isinstance(line, Register):
                 raise LineError("the first line has to register")
             before = self.registry.runs.get(line.job)
@@ -297,26 +275,27 @@ class JobServer:
                 await asyncio.wait({reading, sending}, return_when=asyncio.FIRST_COMPLETED)
                 await (reading if reading.done() else sending)
             finally:
-                reading.cancel()
+                await _cancelled(reading)
         except (LineError, RefusedError) as error:
-            reason = "line" if isinstance(error, LineError) else "registration"
+            # What is registered is refused for the memory of its document alone.
+            registered = "document" if job else "registration"
+            reason = "line" if isinstance(error, LineError) else registered
             self._owner.job_line_refused(reason, f"uid {uid}, process {pid}: {error}")
             session.send("refused", encode_line("refused", reason=str(error)))
             session.close()
             await sending
         finally:
-            sending.cancel()
             if self._sessions.get(job) is session:
                 del self._sessions[job]
+            await _cancelled(sending)
 
-    async def _read(self, reader: asyncio.StreamReader, run: Run, number: int) -> None:
+    async def _read(self, reader: LineReader, run: Run, number: int) -> None:
         while True:
-            line = await self._line(reader, run.uid)
+            line = await reader.next()
             if run.connection != number:
                 return  # It has connected anew meanwhile, or its process has ended.
             if isinstance(line, Document):
-                if run.document != line.document:
-                    run.document = line.document
+                if self.registry.keep(run, line.document, line.memory):
                     self._owner.document_changed(run)
             elif isinstance(line, Fenced):
                 self._owner.fence_applied(run, line.id)
@@ -328,14 +307,11 @@ class JobServer:
                 self._owner.run_left(run)
                 return
 
-    async def _line(self, reader: asyncio.StreamReader, uid: int) -> object:
-        try:
-            data = await reader.readuntil(b"\n")
-        except (asyncio.LimitOverrunError, ValueError):
-            raise LineError(f"line over {MAX_LINE} bytes") from None
-        if delay := self._pace.delay_s(self.registry.user_of(uid), len(data)):
-            await asyncio.sleep(delay)
-        return parse_line(data)
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait until it lets go of its socket."""
+    task.cancel()
+    await asyncio.wait({task})
 
 
 def _pidfd(pid: int, sock: socket.socket | None) -> int:

@@ -14,13 +14,13 @@ from typing import Any
 
 import structlog
 
+from fabricd.control.pace import Pace
 from fabricd.escalate.fence_keeper import FenceKeeper, FenceStore
 from fabricd.escalate.fences import JOB, FenceApplier, FenceRegistry
 from fabricd.escalate.job_lines import encode_line
 from fabricd.escalate.job_registry import JobRegistry, Run
 from fabricd.escalate.job_server import JobServer, Session
 from fabricd.escalate.orders import Orders
-from fabricd.escalate.pace import Pace
 from fabricd.escalate.refusals import Refusals
 from fabricd.jobs.owners import Owners
 from telemetry.events import EventKind
@@ -98,7 +98,7 @@ class JobsHere:
             self._restore_jobs(stored)
         if (stored := self._read(self._files[0])) is not None:
             try:
-                self.fences.restore(stored.get("fences"), self._present(), time.monotonic_ns())
+                self.fences.restore(stored, self._present(), time.monotonic_ns())
             except BadMessageError as error:
                 self._log.warning("fences not restored", error=str(error))
         self._keeper.changed()
@@ -193,15 +193,16 @@ class JobsHere:
     def _apply_orders(self) -> None:
         new = self.fences.order(self.orders.fences(), self._present(), time.monotonic_ns())
         for fence in new:
-            if (run := self.registry.runs.get(fence.job)) is not None and run.present:
+            run = self.registry.runs.get(fence.job)
+            if run is not None and run.present and fence.is_of(run.uid):
                 self._tell_fence(run, fence)
         if new:
             self._keeper.changed()
         for run in self.registry.runs.values():
             self._tell_orders(run)
 
-    def _present(self) -> set[str]:
-        return {job for job, run in self.registry.runs.items() if run.present}
+    def _present(self) -> dict[str, int]:
+        return {job: run.uid for job, run in self.registry.runs.items() if run.present}
 
     def _tell_fence(self, run: Run, fence: Fence) -> None:
         session = self.server.session(run.job)
@@ -259,7 +260,7 @@ class JobsHere:
 
     def registered(self, run: Run, session: Session) -> None:  # noqa: D102
         session.send("welcome", encode_line("welcome", host=self._host, boot_id=self._boot_id))
-        for fence in self.fences.of_job(run.job):
+        for fence in self.fences.of_job(run.job, run.uid):
             self._tell_fence(run, fence)
         self._tell_orders(run)
         if self._silent:
@@ -271,7 +272,7 @@ class JobsHere:
         self._publish_run(run)
 
     def fence_applied(self, run: Run, fence_id: str) -> None:  # noqa: D102
-        for fence in self.fences.of_job(run.job):
+        for fence in self.fences.of_job(run.job, run.uid):
             if fence.id == fence_id and self.fences.applied(fence_id, JOB):
                 self._acknowledged(fence)
 
@@ -299,7 +300,7 @@ class JobsHere:
                      uid=run.uid, pid=run.pid)  # fmt: skip
 
     def _ended(self, run: Run) -> None:
-        for fence in self.fences.job_ended(run.job):
+        for fence in self.fences.job_ended(run.job, run.uid):
             self._acknowledged(fence)
         self._saving.set()
 

@@ -66,10 +66,16 @@ class Orders:
         return sorted(self._newest)
 
     def fences(self) -> dict[str, Fence]:
-        """All fences in force, by id. The same id of two fabric-computes is the same fence."""
-        return {
-            fence.id: fence for _, order in sorted(self._in_force.items()) for fence in order.fences
-        }
+        """All fences in force, by id. The same id of two fabric-computes is the same fence.
+
+        One of the two may not say whose it is, being of the version before.
+        """
+        fences: dict[str, Fence] = {}
+        for _, order in sorted(self._in_force.items()):
+            for fence in order.fences:
+                if fence.id not in fences or fences[fence.id].uid is None:
+                    fences[fence.id] = fence
+        return fences
 
     def job_orders(self, job: str) -> Mapping[str, dict[str, Any]]:
         """Fabric-compute → its ``JobOrder`` for a job of this host."""

@@ -10,7 +10,7 @@ import structlog
 QUIET_S = 10.0
 REASONS = (
     "topic", "envelope", "replayed", "data", "order", "connections", "line", "registration",
-    "rows", "broker",
+    "document", "rows", "broker",
 )  # fmt: skip
 
 

@@ -326,7 +326,7 @@ class Escalation:
     def _target(self, fence: Fence) -> Target | None:
         """Whose connections a fence ends: the job's, unless they may be another job's."""
         run = self.jobs.registry.runs.get(fence.job)
-        if run is None or not run.present or fence.host == self._me:
+        if run is None or not run.present or fence.host == self._me or not fence.is_of(run.uid):
             return None
         others = [other for other in self.jobs.registry.runs.values() if other.present]
         if len(others) > 1 and fence.host not in self._host.engine.silent_hosts:

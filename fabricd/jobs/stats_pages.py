@@ -17,6 +17,7 @@ from fabricd.jobs.error_claims import ErrorClaims
 from fabricd.jobs.event_budget import EventBudget, LeftOut
 from fabricd.jobs.owners import Owners
 from fabricd.process.blocking_call import BlockingCaller
+from fabricd.process.cpu_meter import charged
 from telemetry.endedpages import EndedPages
 from telemetry.events import Event, EventKind, JsonScalar
 from telemetry.jobtotals import JobTotals
@@ -150,7 +151,7 @@ class Jobs:
         Raises:
             TimeoutError: the directory does not answer.
         """
-        found = await self._call(lambda: live_jobs(self._live, budget_s=LIVE_BUDGET_S))
+        found = await self._call(charged(lambda: live_jobs(self._live, budget_s=LIVE_BUDGET_S)))
         if found is None:
             raise TimeoutError
         return found

@@ -123,13 +123,39 @@ def fence_id(job: str, host: str, incarnation: str) -> str:
 
 
 class Fence(Document):
-    """Nothing of ``incarnation`` of ``job`` on ``host`` may take part in anything any more."""
+    """Nothing of ``incarnation`` of ``job`` on ``host`` may take part in anything any more.
+
+    ``uid``: the user of that job, as hosts say it: nobody else's run of this name is told of the
+    fence. None: nobody has said it, or the receiver is of the version before, which refuses it.
+    """
 
     id: Id
     job: Name
     host: Name
     incarnation: Id
     reason: Text = ""
+    uid: Annotated[int, Field(ge=0, lt=1 << 32)] | None = None
+
+    def is_of(self, uid: int | None) -> bool:
+        """Whether its job may be that user's."""
+        return None in (self.uid, uid) or self.uid == uid
+
+    @model_serializer(mode="wrap")
+    def _without_nobody(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The version before refuses a fence with ``uid``."""
+        data: dict[str, Any] = write(self)
+        if self.uid is None:
+            del data["uid"]
+        return data
+
+
+FENCES_WITH_USERS = "fences"
+"""In ``HostDocument.versions``: "2" of a fabricd that knows what ``Fence.uid`` is."""
+
+
+def reads_users(document: HostDocument | None) -> bool:
+    """Whether a host knows what ``Fence.uid`` is, by its document."""
+    return document is not None and document.versions.get(FENCES_WITH_USERS) == "2"
 
 
 class ComputeOrder(Document):

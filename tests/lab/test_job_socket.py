@@ -125,6 +125,15 @@ async def test_a_bad_line_is_counted_and_the_next_one_counts(tmp_path):
         assert "fabricd says what is no message: unknown kind 'x' (so far: 2)" in owner.reports
 
 
+async def test_who_is_refused_says_so_once_and_comes_again_ever_later(tmp_path, monkeypatch):
+    monkeypatch.setattr("fabric_train.host.job_socket._RETRY_S", (0.01, 0.02))
+    refused = [WELCOME, {"kind": "refused", "reason": "documents take too much"}]
+    async with connected(tmp_path, refused, refused, refused, [WELCOME, ORDER]) as (_, owner, __):
+        await until(lambda: owner.orders)
+    assert owner.reports == ["fabricd refuses job gpt: documents take too much"]
+    assert len(owner.hosts) == 4
+
+
 async def test_a_line_without_end_is_counted_and_the_connection_made_anew(tmp_path):
     async with connected(tmp_path, [WELCOME, b"x" * (MAX_LINE + 100)], [WELCOME, ORDER]) as (
         _, owner, one,

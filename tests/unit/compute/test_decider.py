@@ -7,12 +7,12 @@ from job_world import JOB, USER, World
 from test_partitions import run
 
 from compute.decide.absence import STEP_UNKNOWN_S
-from compute.decide.decider import SHOWN_S, STATE_S
 from compute.decide.decision import JobDecision
 from compute.decide.effects import FenceIssued, JobState, Record
 from compute.decide.job import JobCore
 from compute.decide.known_job import KnownJob
 from compute.decide.policy import Policy
+from compute.decide.shown_states import SHOWN_S, STATE_S
 from telemetry.messages.documents import (
     LONGEST_ID,
     HostJob,

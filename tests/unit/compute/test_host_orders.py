@@ -25,6 +25,20 @@ def test_a_host_has_the_orders_of_all_its_jobs_and_hears_of_changes_alone():
     assert orders.changed([]) == [("b", [], {"j": RUN})]
 
 
+def test_only_who_knows_whose_fences_are_is_told():
+    """The version before refuses an order with a user in it."""
+    orders, one = HostOrders(), fence("x").model_copy(update={"uid": 7})
+    assert orders.reads_users("a", yes=True)
+    assert not orders.reads_users("a", yes=True)
+    assert not orders.reads_users("b", yes=False)
+    orders.update("j", {}, ["a", "b"])
+    fences = [(["a", "b"], [one])]
+    assert orders.changed(fences) == [("a", [one], {}), ("b", [fence("x")], {})]
+    assert orders.reads_users("b", yes=True), "it has been upgraded"
+    assert orders.changed(fences) == [("b", [one], {})]
+    assert "uid" not in fence("x").model_dump()
+
+
 def test_all_hosts_of_a_job_and_who_is_fenced_get_its_fences():
     orders, one, other = HostOrders(), fence("x"), fence("b", "k")
     orders.update("j", {"a": RUN}, ["a", "b", "x"])

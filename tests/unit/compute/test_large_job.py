@@ -11,6 +11,7 @@ from compute.decide.policy import Policy
 from fabric_train.host.job_socket import MAX_LINE as LINE_OF_FABRIC_RUN
 from fabric_train.messages.documents import AgentDocument, JobOrder, ProcessState, parse, to_data
 from fabricd.escalate.job_lines import MAX_LINE, Document, encode_line, parse_line
+from fabricd.escalate.job_registry import SURE_BYTES
 from telemetry.messages.documents import HostJob, HostObservations, HostStatus, SilentHost
 from telemetry.messages.envelope import MAX_BYTES, Message, Sender, encode
 from telemetry.messages.topics import Kind, Topic
@@ -93,6 +94,7 @@ def test_documents_and_orders_fit_a_line_of_the_job_socket(formed):
     read = parse_line(line)
     assert isinstance(read, Document)
     assert parse(AgentDocument, read.document) == mine
+    assert read.memory < SURE_BYTES, "its user has room for it, whatever others take"
     order = next(one.order.jobs["big"] for one in effects if isinstance(one, Order))
     assert len(encode_line("order", compute="c0", order=order)) <= MAX_LINE
     envelope = HostJob(job="big", incarnation=LIFE[NAMES[7]], document=to_data(mine))

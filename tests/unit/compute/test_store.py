@@ -23,6 +23,15 @@ def path(tmp_path):
     return tmp_path / "compute.db"
 
 
+def test_whose_a_fence_is_is_stored_where_the_version_before_does_not_read(path):
+    store, other = Store(path), Fence(id="j/h2/i0", job="j", host="h2", incarnation="i0", uid=1001)
+    store.commit([FENCE, other])
+    store.commit([other.model_copy(update={"uid": 5})])
+    assert store.fences() == [FENCE, other]
+    assert all("uid" not in data for (data,) in store._rows("SELECT data FROM fences"))
+    store.close()
+
+
 def test_everything_of_a_commit_is_there_when_the_file_is_opened_again(path):
     store = Store(path)
     store.commit(

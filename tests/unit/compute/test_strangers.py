@@ -156,3 +156,18 @@ def test_fences_of_before_a_restart_hold_for_both(world):
     run(world, 2)
     job = again._jobs[again.job_of("h0", JOB)]
     assert fence.id in job.fences
+
+
+def test_fences_say_whose_job_they_are_of_and_are_nobody_elses_after_a_restart(world):
+    world.hosts["h1"].up = False
+    run(world, 5)
+    [fence] = world.fences["c0"]
+    assert fence.uid == USER
+    world.crash_compute("c0")
+    stranger(world)
+    run(world, 2)
+    decider = world.deciders["c0"]
+    his = decider._jobs[decider.job_of("x9", JOB)]
+    assert job_of_h0(world) is not his
+    assert fence.id in job_of_h0(world).fences
+    assert his.fences == {}

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import socket
+import time
 
 import pytest
 from hypothesis import given
@@ -22,6 +23,8 @@ from fabricd.control.server import (
     encode_in_turns,
     parse_request,
 )
+from fabricd.control.work_pace import WorkPace
+from fabricd.process.cpu_meter import charged
 
 
 async def echo(request, caller):
@@ -309,6 +312,52 @@ async def test_large_requests_of_one_user_do_not_keep_others_waiting(tmp_path, m
         go_on.set()
         assert [answer["data"] for [answer] in await asyncio.gather(*waiting)] == ["done", "done"]
         assert server._large_places.taken == 0
+
+
+async def test_whoever_has_had_much_waits_before_the_next_answer_and_between_parts(
+    tmp_path, monkeypatch
+):
+    """Work in the loop counts, and in threads; the next connection of that user waits, too."""
+    caller = [Caller(1, 1001, frozenset({7}))]
+    monkeypatch.setattr(control_server, "caller_of", lambda _: caller[0])
+    done = 0
+
+    def work():
+        nonlocal done
+        done += 1
+        end = time.thread_time() + 0.3
+        while time.thread_time() < end:
+            pass
+        return b"1"
+
+    async def parts():
+        while True:
+            yield await asyncio.get_running_loop().run_in_executor(None, charged(work))
+
+    async def endless(_request, _caller):
+        return ListInParts(parts())
+
+    async def long(_request, _caller):
+        return work().decode()
+
+    async with serving_large(tmp_path, {"list": endless, "long": long}) as server:
+        now = [0.0]
+        server._work = WorkPace(lambda: now[0])
+        server.access = Access(read=7)
+        _, writer = await connect(tmp_path)
+        writer.write(b'{"op":"list"}\n')
+        await until(lambda: server._work.delay_s(Standing.READER, 1001) > 0)
+        assert done == 4, "its second of work, and a part more"
+        waiting = asyncio.create_task(talk(tmp_path, b'{"op":"long"}\n'))
+        await until(lambda: server._places.taken == 2)
+        caller[0] = Caller(1, 0)
+        for _ in range(3):
+            assert (await talk(tmp_path, b'{"op":"long"}\n'))[0]["ok"]
+        assert done == 7, "root is served, and nobody else"
+        assert not waiting.done()
+        now[0] = 100.0
+        assert (await waiting)[0]["ok"]
+        writer.close()
 
 
 async def test_a_large_request_waits_for_its_users_earlier_one(tmp_path):

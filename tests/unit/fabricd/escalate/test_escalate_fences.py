@@ -21,8 +21,8 @@ from telemetry.messages.envelope import BadMessageError
 SEC = 10**9
 
 
-def fence(name, job="j", host="h1", incarnation="x"):
-    return Fence(id=name, job=job, host=host, incarnation=incarnation)
+def fence(name, job="j", host="h1", incarnation="x", uid=None):
+    return Fence(id=name, job=job, host=host, incarnation=incarnation, uid=uid)
 
 
 def by_id(*fences):
@@ -71,7 +71,7 @@ def test_so_many_fabric_computes_and_no_more():
 
 def test_acknowledged_only_when_everybody_has_applied_it():
     registry = FenceRegistry(["store", "page"], 2 * SEC)
-    new = registry.order(by_id(fence("f1"), fence("f2", job="k")), {"j"}, SEC)
+    new = registry.order(by_id(fence("f1"), fence("f2", job="k")), {"j": 7}, SEC)
     assert [one.id for one in new] == ["f1", "f2"]
     assert not registry.applied("f2", "store")
     assert registry.applied("f2", "page"), "no fabric-run of its job is here"
@@ -85,9 +85,33 @@ def test_acknowledged_only_when_everybody_has_applied_it():
     assert registry.acknowledged() == ["f1", "f2"]
 
 
+def test_a_fence_is_of_one_users_job_and_nobody_elses_run_has_to_apply_it():
+    registry = FenceRegistry(["page"], SEC)
+    registry.order(by_id(fence("f1", uid=7), fence("f2", uid=8), fence("f3")), {"j": 7}, 0)
+    assert [one.id for one in registry.pending(JOB)] == ["f1", "f3"]
+    assert [one.id for one in registry.of_job("j", 8)] == ["f2", "f3"]
+    assert [one.id for one in registry.of_job("j")] == ["f1", "f2", "f3"]
+    assert registry.applied("f2", "page")
+    registry.order(by_id(fence("f3", uid=8)), {"j": 7}, 0)
+    assert [one.id for one in registry.of_job("j", 7)] == ["f1"], "its user is known by now"
+    other = FenceRegistry(["page"], SEC)
+    other.restore(registry.save(), {"j": 8}, 0)
+    assert other.all() == registry.all()
+    assert [one.id for one in other.pending(JOB)] == ["f2", "f3"]
+    assert not [one for one in registry.save()["fences"] if "uid" in one], "as the one before reads"
+
+
+def test_who_says_whose_a_fence_is_is_believed_whatever_the_other_leaves_out():
+    orders = Orders()
+    orders.update("a", ComputeOrder(fences=[fence("f1", uid=7)]))
+    orders.update("b", ComputeOrder(fences=[fence("f1")]))
+    orders.update("c", ComputeOrder(fences=[fence("f2")]))
+    assert orders.fences() == by_id(fence("f1", uid=7), fence("f2"))
+
+
 def test_a_job_that_has_ended_needs_no_fence():
     registry = FenceRegistry(["store"], SEC)
-    registry.order(by_id(fence("f1"), fence("f2")), {"j"}, 0)
+    registry.order(by_id(fence("f1"), fence("f2")), {"j": 7}, 0)
     registry.applied("f1", "store")
     assert [one.id for one in registry.job_ended("j")] == ["f1"]
     assert registry.applied("f2", "store")
@@ -95,7 +119,7 @@ def test_a_job_that_has_ended_needs_no_fence():
 
 def test_what_is_late_is_told_once_with_who_it_waits_for():
     registry = FenceRegistry(["store"], 2 * SEC)
-    registry.order(by_id(fence("f1")), {"j"}, SEC)
+    registry.order(by_id(fence("f1")), {"j": 7}, SEC)
     assert registry.next_deadline_ns() == 3 * SEC
     assert registry.late(3 * SEC - 1) == []
     registry.applied("f1", "store")
@@ -107,7 +131,7 @@ def test_what_is_late_is_told_once_with_who_it_waits_for():
 
 def test_an_id_is_of_one_fence():
     registry = FenceRegistry([], SEC)
-    registry.order(by_id(fence("f1")), (), 0)
+    registry.order(by_id(fence("f1")), {}, 0)
     registry.check([fence("f1")])
     with pytest.raises(BadMessageError, match="fence f1 is of j, h1, x"):
         registry.check([fence("f1", host="h2")])
@@ -115,14 +139,14 @@ def test_an_id_is_of_one_fence():
 
 def test_a_fence_holds_on_when_nobody_orders_it_any_more():
     registry = FenceRegistry([], SEC)
-    registry.order(by_id(fence("f")), (), 0)
-    registry.order({}, (), 0)
+    registry.order(by_id(fence("f")), {}, 0)
+    registry.order({}, {}, 0)
     assert registry.acknowledged() == ["f"]
     assert registry.fences_run("h1", "j", "x") == fence("f")
     assert registry.fences_run("h1", "j", "y") is None
     for number in range(MOST_UNORDERED):
-        registry.order(by_id(fence(f"g{number}")), (), 0)
-    registry.order({}, (), 0)
+        registry.order(by_id(fence(f"g{number}")), {}, 0)
+    registry.order({}, {}, 0)
     assert "f" not in registry.acknowledged(), "the oldest one goes"
     assert len(registry.acknowledged()) == MOST_UNORDERED
 
@@ -131,7 +155,7 @@ def test_so_many_fences_and_no_more():
     registry = FenceRegistry([], SEC)
     fences = [fence(f"f{number}") for number in range(MOST_FENCES)]
     registry.check(fences)
-    registry.order(by_id(*fences), (), 0)
+    registry.order(by_id(*fences), {}, 0)
     registry.check(fences)
     with pytest.raises(BadMessageError, match="1 new fences; 4096 of 4096 hold"):
         registry.check([*fences[1:], fence("more")])
@@ -139,14 +163,16 @@ def test_so_many_fences_and_no_more():
 
 def test_a_successor_applies_the_same_fences_anew():
     registry, other = FenceRegistry(["page"], SEC), FenceRegistry(["page"], SEC)
-    registry.order(by_id(fence("f1"), fence("f2")), (), 0)
+    registry.order(by_id(fence("f1"), fence("f2")), {}, 0)
     registry.applied("f1", "page")
-    other.restore(registry.save(), (), 0)
+    other.restore(registry.save(), {}, 0)
     assert other.all() == registry.all()
     assert other.acknowledged() == []
-    for bad in (None, [1], [{"id": "x"}]):
+    items = ([1], [{"id": "x"}])
+    users = {"fences": [fence("f").model_dump()], "users": {"f": "root"}}
+    for bad in (None, [], {}, *({"fences": one} for one in items), users, users | {"users": 1}):
         with pytest.raises(BadMessageError):
-            other.restore(bad, (), 0)
+            other.restore(bad, {}, 0)
 
 
 class Flaky:
@@ -170,10 +196,10 @@ async def test_an_applier_is_asked_again_and_others_do_not_wait_for_it(tmp_path,
     registry, told = FenceRegistry(["page", "store"], SEC), asyncio.Queue()
     keeper = FenceKeeper(registry, [flaky, store], told.put_nowait)
     task = asyncio.create_task(keeper.run())
-    registry.order(by_id(fence("f1")), (), 0)
+    registry.order(by_id(fence("f1")), {}, 0)
     keeper.changed()
     assert await told.get() == fence("f1")
-    registry.order(by_id(fence("f1"), fence("f2")), (), 0)
+    registry.order(by_id(fence("f1"), fence("f2")), {}, 0)
     keeper.changed()
     assert await told.get() == fence("f2")
     task.cancel()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import subprocess
 import sys
 
@@ -82,6 +83,27 @@ async def test_a_process_that_left_and_ended_at_once_has_left(served, how, said)
             await owner.over.wait()
     await asyncio.sleep(0.05)
     assert owner.said == said
+
+
+async def test_a_document_that_takes_too_much_is_refused_with_one_sentence(served, monkeypatch):
+    owner, path = served
+    refused = []
+    monkeypatch.setattr(owner, "job_line_refused", lambda *said: refused.append(said))
+    monkeypatch.setattr("fabricd.escalate.job_registry.MOST_BYTES_OF_USER", 10_000)
+    reader, writer = await asyncio.open_unix_connection(path)
+    lines = ["i" * 50, "j" * 11_000]
+    writer.write(b'{"kind": "register", "version": 1, "job": "train", "incarnation": "i"}\n')
+    for one in lines:
+        writer.write(json.dumps({"kind": "document", "document": {"x": one}}).encode() + b"\n")
+    async with asyncio.timeout(60):
+        answer = json.loads(await reader.readline())
+        assert await reader.read() == b""
+    assert answer["kind"] == "refused"
+    assert answer["reason"].startswith("with this one the documents of the jobs of uid ")
+    assert [reason for reason, _ in refused] == ["document"]
+    assert owner.said == [{"x": lines[0]}]
+    assert owner.server.registry.runs["train"].present, "its process lives, and may come again"
+    writer.close()
 
 
 async def test_lines_that_are_read_slowly_count_as_well(served, monkeypatch):

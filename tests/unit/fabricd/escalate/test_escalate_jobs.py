@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabricd.control.pace import BURST, LEAST, MOST_USERS, RATE, Pace
 from fabricd.escalate.job_lines import (
     MAX_BRACKETS,
     MAX_DEPTH,
@@ -26,7 +27,6 @@ from fabricd.escalate.job_registry import (
     JobRegistry,
     RefusedError,
 )
-from fabricd.escalate.pace import BURST, LEAST, MOST_USERS, RATE, Pace
 
 
 def line(**fields):

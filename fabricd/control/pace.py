@@ -32,7 +32,7 @@ class Pace:
         self._spent: dict[int, tuple[float, float]] = {}
         """uid → (what was spent by then and is not earned again, when)."""
 
-    def delay_s(self, uid: int, size: int) -> float:
+    def delay_s(self, uid: int, size: float) -> float:
         """Spend ``size``; returns the seconds to wait until that is earned."""
         now = self._clock()
         spent, then = self._spent.pop(uid, (0.0, now))
@@ -42,7 +42,7 @@ class Pace:
             del self._spent[next(iter(self._spent))]
         return max(0.0, spent - self._burst) / self._rate
 
-    def takes(self, uid: int, size: int) -> bool:
+    def takes(self, uid: int, size: float) -> bool:
         """Spend ``size`` if that is earned by now; False: nothing is spent."""
         now = self._clock()
         spent, then = self._spent.get(uid, (0.0, now))
