@@ -32,6 +32,7 @@ connection for each: so they are clients of their own, ``NAME.events`` and ``NAM
 AUTHORITY = "fabricd broker authority"
 AUTHORITY_DAYS, SERVER_DAYS, CLIENT_DAYS = 3650, 825, 825
 CLOCK_SKEW = timedelta(minutes=5)
+MOMENT = timedelta(minutes=1)
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?\Z")
 """As names in topics, but at most 64 characters: that is the limit of a common name (RFC 5280)."""
 MAX_BYTES = 1 << 20
@@ -140,7 +141,8 @@ class Authority:
         if not names:
             raise CertificateError("a server needs a name or an address")
         key = ec.generate_private_key(ec.SECP256R1())
-        made = self._make(names[0][:64], key.public_key(), SERVER_DAYS, server_names=names)
+        lasts = timedelta(days=SERVER_DAYS)
+        made = self._make(names[0][:64], key.public_key(), lasts, server_names=names)
         return Pair("server", _pem(made), _key_pem(key))
 
     def client(self, name: str, role: Role, request: bytes | None = None) -> Pair:
@@ -160,7 +162,7 @@ class Authority:
         else:
             key = ec.generate_private_key(ec.SECP256R1())
             public, key_text = key.public_key(), _key_pem(key)
-        made = self._make(name, public, CLIENT_DAYS)
+        made = self._make(name, public, timedelta(days=CLIENT_DAYS))
         self._save([*self.issued, Issued(name, role, f"{made.serial_number:x}")])
         return Pair(name, _pem(made), key_text)
 
@@ -174,6 +176,14 @@ class Authority:
         for one, role in names:
             self._check(one, role)
         return [self.client(one, role) for one, role in names]
+
+    def for_a_moment(self, name: str) -> Pair:
+        """A certificate of a client for `MOMENT`, which is not in the register.
+
+        Who has it takes the place of that client at the broker: for `compute.expel` alone.
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
+        return Pair(name, _pem(self._make(name, key.public_key(), MOMENT)), _key_pem(key))
 
     def revoke(self, name: str) -> int:
         """Revoke all certificates of a client; returns how many. The broker reads ``crl.pem``.
@@ -209,12 +219,12 @@ class Authority:
         self,
         name: str,
         key: PublicKey,
-        days: int,
+        lasts: timedelta,
         *,
         server_names: Sequence[str] = (),
     ) -> x509.Certificate:
         usage = ExtendedKeyUsageOID.SERVER_AUTH if server_names else ExtendedKeyUsageOID.CLIENT_AUTH
-        builder = _builder(name, self._certificate.subject, key, days)
+        builder = _builder(name, self._certificate.subject, key, lasts)
         builder = (
             builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
@@ -260,7 +270,9 @@ class Authority:
         durable.replace_text(self.revocations_file, text)
 
 
-def _builder(name: str, issuer: x509.Name, key: PublicKey, days: int) -> x509.CertificateBuilder:
+def _builder(
+    name: str, issuer: x509.Name, key: PublicKey, lasts: timedelta
+) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -269,13 +281,14 @@ def _builder(name: str, issuer: x509.Name, key: PublicKey, days: int) -> x509.Ce
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - CLOCK_SKEW)
-        .not_valid_after(now + timedelta(days=days))
+        .not_valid_after(now + lasts)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 
 
 def _self_signed(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
-    builder = _builder(AUTHORITY, _name(AUTHORITY), key.public_key(), AUTHORITY_DAYS)
+    lasts = timedelta(days=AUTHORITY_DAYS)
+    builder = _builder(AUTHORITY, _name(AUTHORITY), key.public_key(), lasts)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_key_usage(authority=True), critical=True)
     return builder.sign(key, hashes.SHA256())

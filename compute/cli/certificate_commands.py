@@ -16,6 +16,7 @@ from compute.cli.broker_command import (
     Directory,
     open_authority,
 )
+from compute.expel import expel
 from compute.mosquitto import BrokerFiles
 from telemetry.service import durable
 
@@ -75,16 +76,20 @@ def issue(
 def revoke(
     names: Clients, directory: Directory = DEFAULT_DIRECTORY, authority: AuthorityDirectory = None
 ) -> None:
-    """Shut clients out; a broker that runs does so at once."""
+    """Shut clients out; a broker that runs here ends their connections at once."""
     try:
         made = open_authority(directory, authority)
-        problems = []
+        problems: list[str] = []
+        before = set(made.revoked)
         for name in names:
             try:
                 put(f"{name}: {made.revoke(name)} certificates revoked")
             except CertificateError as error:  # A slip in one name keeps no other one in.
                 problems.append(str(error))
         _tell_broker(made, directory)
+        gone = sorted(set(made.revoked) - before)
+        if gone and (why := expel(made, BrokerFiles(directory), gone)):
+            put(f"a connection that it has stays, mute, until the broker ends it: {why}")
         if problems:
             fail("; ".join(problems))
     except CertificateError as error:

@@ -16,7 +16,9 @@ import aiomqtt
 import pytest
 from broker_lab import until
 
-from compute import identity
+from compute import broker_files, identity
+from compute.certificates import Authority
+from compute.mosquitto import BrokerFiles
 from compute.quota import MOST_TOPICS
 from lab.services.mosquitto import Mosquitto, free_port
 from telemetry.broker.once import publish_once
@@ -251,7 +253,10 @@ async def test_a_revoked_host_that_stays_connected_says_and_hears_nothing(site):
             return (topic, f"h4 {number}".encode()) in said
 
         assert await say(), "what it says comes before what h1 says after it"
-        site.revoke("h4")
+        authority, files = Authority(site.directory / "authority"), BrokerFiles(site.directory)
+        authority.revoke("h4")  # As by the command, where that cannot throw it out.
+        broker_files.publish(authority, files)
+        broker_files.reload(files)
         revoked = time.monotonic()
         while await say():
             assert time.monotonic() - revoked < LONG_S, site.log()
@@ -264,6 +269,38 @@ async def test_a_revoked_host_that_stays_connected_says_and_hears_nothing(site):
             one.cancel()
     site.issue("h4")
     await publish(site, "h4", ["host/h4/status"], b"it has a new certificate")
+
+
+async def messages_of(one):
+    async with asyncio.timeout(LONG_S):
+        return [message async for message in one.messages]
+
+
+async def test_a_revoked_host_is_thrown_out_and_others_stay(site):
+    """Its own last will, too, is said no more: it may say nothing."""
+    site.issue("h5", "h6")
+    wills = []
+    will = aiomqtt.Will(f"{PREFIX}/host/h5/status", b"will", qos=1)
+    async with client(site, "h6") as other, client(site, "c0") as compute:
+        await compute.subscribe(f"{PREFIX}/host/+/status", qos=1)
+        held = client(site, "h5", will=will)
+        stays = await held.__aenter__()
+        revoking = asyncio.create_task(asyncio.to_thread(site.revoke, "h5"))
+        with pytest.raises(aiomqtt.MqttError):
+            await messages_of(stays)
+        assert not revoking.done(), "by the command, which tries again"
+        await revoking
+        with contextlib.suppress(aiomqtt.MqttError):
+            await held.__aexit__(None, None, None)
+        with pytest.raises(aiomqtt.MqttError):
+            await client(site, "h5").__aenter__()
+        await other.publish(f"{PREFIX}/host/h6/status", b"here", qos=1)
+        async for message in compute.messages:
+            wills.append(message.payload)
+            if message.payload == b"here":
+                break
+    assert wills[-1] == b"here"
+    assert wills == [b"here"]
 
 
 class SiteCompute:
