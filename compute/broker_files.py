@@ -16,7 +16,7 @@ import stat
 from pathlib import Path
 
 from compute.certificates import Authority, CertificateError
-from compute.mosquitto import BrokerFiles, access_list, configuration
+from compute.mosquitto import BrokerFiles, access_list, configuration, local_address
 from telemetry.service import durable
 
 MOST_BYTES = 16 << 20
@@ -80,10 +80,14 @@ def prepare(
         becomes = "root" if ids is None else user
         for path in (files.data, *files.data.iterdir()):
             give(path, *(ids or (0, 0)))
-    server = authority.server(authority.site.names)
+    # The broker's own client finds it where it listens, whatever others call it.
+    server = authority.server((*authority.site.names, local_address(address)))
     certificate, key = files.directory / "server.pem", files.directory / "server.key"
     _write_for(files, key, server.key)
     durable.replace_text(certificate, server.certificate)
+    keeper = authority.keeper()
+    _write_for(files, files.keeper_key, keeper.key)
+    durable.replace_text(files.keeper_certificate, keeper.certificate)
     publish(authority, files)
     text = configuration(
         files, address, port, certificate=certificate, key=key, user=becomes, memory_mib=memory_mib

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from compute.mosquitto import KEEPER
 from telemetry.messages.topics import DEFAULT_PREFIX
 from telemetry.service import durable
 
@@ -177,6 +178,12 @@ class Authority:
             self._check(one, role)
         return [self.client(one, role) for one, role in names]
 
+    def keeper(self) -> Pair:
+        """Of the client that keeps hosts to their shares. Made anew each time, as the server's."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        made = self._make(KEEPER, key.public_key(), timedelta(days=SERVER_DAYS))
+        return Pair("keeper", _pem(made), _key_pem(key))
+
     def for_a_moment(self, name: str) -> Pair:
         """A certificate of a client for `MOMENT`, which is not in the register.
 
@@ -245,6 +252,8 @@ class Authority:
             raise CertificateError(
                 f'"{name[:80]}" is no name of a client: 1 to 64 letters, digits, ".", "-" and "_"'
             )
+        if name == KEEPER:
+            raise CertificateError(f"{name} is a client of the broker's own")
         other = next((x.role for x in self.issued if x.name == name and x.role != role), None)
         if other is not None:
             raise CertificateError(f"{name} is the name of a client with the role {other}")

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compute.certificates import Authority
-from compute.mosquitto import BrokerFiles
+from compute.mosquitto import BrokerFiles, local_listener, values_of
 from telemetry.service import durable
 
 AFTER_S = (0.3, 0.7, 1.5)
@@ -26,7 +26,6 @@ AFTER_S = (0.3, 0.7, 1.5)
 who was thrown out has come back."""
 ANSWER_S = 5.0
 MOST_BYTES = 1 << 20
-_ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - listens there, as we are told
 _CONNECT, _CONNACK, _DISCONNECT = 0x10, 0x20, b"\xe0\x00"
 _CLEAN_SESSION, _KEEPALIVE_S = 0x02, 10
 
@@ -59,14 +58,9 @@ def expel(authority: Authority, files: BrokerFiles, names: Sequence[str]) -> str
 def listener(files: BrokerFiles) -> tuple[str, int] | None:
     """Where to reach the broker from this machine; None: its configuration does not say."""
     try:
-        text = durable.require_text(files.configuration, MOST_BYTES)
+        return local_listener(values_of(durable.require_text(files.configuration, MOST_BYTES)))
     except (OSError, ValueError):
         return None
-    for line in text.splitlines():
-        match line.split():
-            case ["listener", port, address] if port.isdecimal():
-                return _ANYWHERE.get(address, address), int(port)
-    return None
 
 
 def _context(authority: Authority, name: str, stack: contextlib.ExitStack) -> ssl.SSLContext:

@@ -10,7 +10,7 @@ is its certificate's name, whatever it claims: nobody takes the connection of an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,11 @@ MEMORY_MIB = 1024
 """Of messages, sessions and queues. TLS and the allocator need as much again at 2,000 clients: so
 ``MemoryMax`` of the unit is twice as much. Past it the broker ends the connection that asks for
 more, which is the one that floods; past ``MemoryMax`` the kernel would end the broker."""
+
+
+KEEPER = "fabric-broker.keeper"
+"""The client that keeps hosts to their shares while no fabric-compute does."""
+_ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - listens there, as we are told
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,16 @@ class BrokerFiles:
     def data(self) -> Path:
         """Retained messages and sessions."""
         return self.directory / "data"
+
+    @property
+    def keeper_certificate(self) -> Path:
+        """Of the client that keeps hosts to their shares."""
+        return self.directory / "keeper.pem"
+
+    @property
+    def keeper_key(self) -> Path:
+        """Its key."""
+        return self.directory / "keeper.key"
 
     @property
     def pid(self) -> Path:
@@ -100,6 +115,32 @@ def configuration(
     if user:
         lines.append(f"user {user}")
     return "\n".join(lines) + "\n"
+
+
+def local_address(address: str) -> str:
+    """Where a broker that listens there is reached from its own machine."""
+    return _ANYWHERE.get(address, address)
+
+
+def values_of(text: str) -> dict[str, str]:
+    """What a ``mosquitto.conf`` of ours says, by its first word."""
+    lines = (line.partition(" ") for line in text.splitlines() if line[:1] != "#")
+    return {word: value for word, _, value in lines}
+
+
+def local_listener(values: Mapping[str, str]) -> tuple[str, int] | None:
+    """Address and port for clients on the same machine; None: ``values`` do not say."""
+    port, _, address = values.get("listener", "").partition(" ")
+    return (local_address(address), int(port)) if address and port.isdecimal() else None
+
+
+def prefix_of(access: str) -> str:
+    """The first levels of all topics, by an access list of ours; "": it does not say."""
+    begin, end = "pattern write ", "/host/%u/status"
+    for line in access.splitlines():
+        if line.startswith(begin) and line.endswith(end):
+            return line[len(begin) : -len(end)]
+    return ""
 
 
 def access_list(
@@ -158,6 +199,8 @@ def access_list(
     for name in probes:
         lines += ["", "# Tries whether client ids are bound.", f"user {name}"]
         lines += [f"topic deny {prefix}/host/{name}/#"]
+    lines += ["", "# Keeps hosts to their shares.", f"user {KEEPER}"]
+    lines += [f"topic deny {prefix}/host/{KEEPER}/#", f"topic readwrite {prefix}/host/+/job/+"]
     for name in revoked:
         lines += ["", "# Revoked.", f"user {name}", "topic deny #"]
     return "\n".join(lines) + "\n"

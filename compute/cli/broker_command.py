@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from compute import broker_files
+from compute import broker_files, quota_keeper
 from compute.certificates import FURTHER, Authority, CertificateError, Site
 from compute.cli.base import fail, put
 from compute.mosquitto import MEMORY_MIB, BrokerFiles
@@ -80,6 +80,12 @@ def broker(
     program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:{PROGRAMS}")
     if program is None:
         fail("mosquitto is not installed (Debian: apt-get install mosquitto)")
+    try:
+        ids = broker_files.identity_of(user or USER) if os.geteuid() == 0 else None
+        if not quota_keeper.start(files, ids):
+            put("no certificate for a keeper: fabric-computes alone keep hosts to their shares")
+    except OSError as error:
+        fail(f"{error.filename or directory}: {error.strerror}")
     os.execv(program, [program, "-c", str(files.configuration)])  # noqa: S606
 
 

@@ -224,14 +224,13 @@ def test_mosquittos_user_reads_what_it_needs_and_changes_only_its_data(open_dire
     os.chown(broker / "data" / "mosquitto.db", *broker_files.identity_of("nobody"))
     found = reached_by("nobody", top)
     reads = {"ca.pem", "crl.pem", "server.pem", "server.key", "access.acl", "mosquitto.conf",
-             "data/mosquitto.db"}  # fmt: skip
+             "data/mosquitto.db", "keeper.pem", "keeper.key"}  # fmt: skip
     assert found["r"] == {str(broker / name) for name in reads}
     assert found["w"] == {str(broker / "data"), str(broker / "data/mosquitto.db")}
     assert found["-"] == {str(authority), str(out)}
     others = reached_by("daemon", top)
-    assert others["r"] == {
-        str(broker / name) for name in ("ca.pem", "crl.pem", "server.pem", "mosquitto.conf")
-    }
+    public = ("ca.pem", "crl.pem", "server.pem", "keeper.pem", "mosquitto.conf")
+    assert others["r"] == {str(broker / name) for name in public}
     assert others["w"] == set()
     assert {path.name for path in authority.iterdir()} == {
         "ca.key", "ca.pem", "crl.pem", "issued.json", "site.json",
@@ -268,7 +267,7 @@ def test_an_older_layout_is_moved_out_of_the_brokers_reach_and_that_is_told(open
     assert not (broker / "clients").exists()
     found = reached_by("nobody", open_directory)
     secrets = {path for path in found["r"] if path.endswith((".key", ".json"))}
-    assert secrets == {str(broker / "server.key")}
+    assert secrets == {str(broker / "server.key"), str(broker / "keeper.key")}
     assert found["w"] == {str(broker / "data")}
     assert (broker / "ca.pem").read_bytes() == before["ca.pem"]
     assert "moved" not in call("broker", "--dir", broker, "--write-only", "--user", "nobody")
