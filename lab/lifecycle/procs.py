@@ -21,6 +21,8 @@ from typing import IO, Any
 from lab.network import netns
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+_WRAPS = -(-(2**64) * _TICKS // 10**9)
+"""2^64 ns in ticks: the kernel counts a start in nanoseconds without a sign."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,19 @@ class ProcessId:
         fields = text[text.rindex(")") + 2 :].split()
         if fields[0] in {"Z", "X"}:
             return None
-        return cls(pid, int(fields[19]) - clock_offsets_s()["boottime"] * _TICKS)
+        start = int(fields[19])
+        if start > _WRAPS // 2:  # Before the time namespace began: a negative number of 64 bits.
+            start -= _WRAPS
+        return cls(pid, start - clock_offsets_s()["boottime"] * _TICKS)
 
     @property
     def alive(self) -> bool:
         """Whether this very process still runs."""
-        return ProcessId.of(self.pid) == self
+        now = ProcessId.of(self.pid)
+        if now is None or now == self:
+            return now == self
+        before = now.start + clock_offsets_s()["boottime"] * _TICKS < 0
+        return before and abs(now.start - self.start) <= 1  # `_WRAPS` is rounded.
 
     @property
     def stopped(self) -> bool:

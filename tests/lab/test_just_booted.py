@@ -36,6 +36,22 @@ def test_clocks_begin_near_0_and_a_process_keeps_its_identity(lab_root):
         assert process.wait() == 0
 
 
+IS_ALIVE = """
+import sys
+from lab.lifecycle import procs
+pid, start = map(int, sys.argv[1:])
+print(procs.ProcessId(pid, start).alive, procs.ProcessId(pid, start - 100).alive)
+"""
+
+
+def test_a_process_from_before_that_time_is_known_as_well(lab_root):
+    """It counted as dead, and so did every lab beside this one."""
+    me = procs.myself()
+    args = [sys.executable, "-c", IS_ALIVE, str(me.pid), str(me.start)]
+    said = subprocess.run(command(args), check=True, capture_output=True, text=True, timeout=60)
+    assert said.stdout.split() == ["True", "False"]
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "test",
