@@ -308,14 +308,14 @@ class Engine:
         return link in self._blamed
 
     def in_outage(self, path: int) -> bool:
-        """Whether a path or its link is out, or at fault and kept: its losses are explained.
+        """Whether a path, its link or its peer is out, or at fault and kept: that explains losses.
 
         SUSPECT explains nothing: a link that loses much is suspected again and again.
         """
-        own = self.paths[path].health.state
-        link = self.links[self.paths[path].spec.link]
+        own, spec = self.paths[path].health.state, self.paths[path].spec
+        link = self.links[spec.link]
         out = own not in _WORKING or link.health.state not in _WORKING
-        return out or self.blamed(link.index)
+        return out or self.blamed(link.index) or spec.peer in self.silent_hosts
 
     # -- over restarts ------------------------------------------------------------------------
 

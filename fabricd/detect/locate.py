@@ -68,6 +68,9 @@ class Flow:
     target: Port
     ratio: float
     """ln P(seen | it fails) − ln P(seen | it is well); 0 says nothing."""
+    at: tuple[float, ...] = ()
+    """The same if it fails by losing at each of some rates, the same ones for all flows; empty:
+    a failed flow carries nothing, and there is one rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +152,6 @@ ANY_SPINE = "between leaves"
 """A spine that flows between many leaves share; which one, only their hash would tell."""
 
 
-def loss_ratio(lost: float, packets: float, rate: float, normal: float) -> float:
-    """The ratio of a flow that lost ``lost`` of ``packets`` if a sick one loses at ``rate``."""
-    if rate <= normal or packets <= 0:
-        return 0.0
-    return lost * math.log(rate / normal) - (rate - normal) * packets
-
-
 def port_name(port: Port) -> str:
     """``host/rail``."""
     return f"{port[0]}/{port[1]}"
@@ -194,35 +190,47 @@ def locate(
         rules: parameters.
     """
     rules = rules or Rules()
-    topology = topology or Topology()
-    merged: dict[tuple[Port, Port], float] = {}
-    for flow in flows:
-        key = (flow.source, flow.target)
-        merged[key] = merged.get(key, 0.0) + flow.ratio
-    keys = list(merged)
-    ratios = [max(-rules.most, min(rules.most, merged[key])) for key in keys]
-    index = _Index(keys, topology)
-    dark_left = set(dark)
+    keys, columns = _columns(flows, rules)
+    index = _Index(keys, topology or Topology())
+    left = _Evidence(columns, set(dark), set(lit), rules)
     blames: list[Blame] = []
     for _ in range(rules.answers):
-        bad = [i for i, ratio in enumerate(ratios) if ratio >= rules.bad]
-        if not bad and not dark_left:
+        bad = left.bad()
+        if not bad and not left.dark:
             break
-        causes = _causes(index, bad, dark_left, rules)
-        blame, cause = _best(causes, ratios, dark_left, set(lit), rules, keys, certain=certain)
+        blame, cause = _best(_causes(index, bad, left.dark, rules), left, keys, certain=certain)
         if blame is None:
             break
-        blames.append(blame)
+        if (blame.kind, blame.element) not in {(b.kind, b.element) for b in blames}:
+            blames.append(blame)
         if cause is None:
             break
-        dark_left -= cause.ports
+        explained = left.explained(cause)
+        left = left.without(cause, explained)
         if cause.kind is Kind.HOST and cause.way is Way.BOTH:
             # Its last words may have been that carriers go, one after the other.
-            dark_left = {port for port in dark_left if port[0] != cause.element}
-        for i in cause.flows:
-            # What a found fault explains accuses nobody else.
-            ratios[i] = min(ratios[i], 0.0)
+            left.dark = {port for port in left.dark if port[0] != cause.element}
+        # Who is not heard cannot answer for its address either: the way back fails with it.
+        back = [keys[i][::-1] for i in explained if isinstance(i, int)]
+        left.excuse(index.at[key] for key in back if key in index.at)
     return blames
+
+
+def _columns(
+    flows: Sequence[Flow], rules: Rules
+) -> tuple[list[tuple[Port, Port]], list[list[float]]]:
+    """The ports of each flow, and its ratio at each rate that some bad flow may lose at."""
+    width = max((len(flow.at) for flow in flows), default=0) or 1
+    merged: dict[tuple[Port, Port], list[float]] = {}
+    for flow in flows:
+        row = merged.setdefault((flow.source, flow.target), [0.0] * width)
+        for column, ratio in enumerate(flow.at or (flow.ratio,) * width):
+            row[column] += ratio
+    most = rules.most
+    table = [[max(-most, min(most, ratio)) for ratio in row] for row in merged.values()]
+    columns = [list(column) for column in zip(*table, strict=True)]
+    used = [column for column in columns if max(column) >= rules.bad]
+    return list(merged), used or columns[:1] or [[]]
 
 
 class _Index:
@@ -301,40 +309,82 @@ def _ways(
     ]
 
 
-class _Scores:
-    """Scores causes; the logarithms are taken once."""
+class _Evidence:
+    """What is still unexplained, and how well a cause explains it."""
 
     def __init__(
-        self, ratios: Sequence[float], dark: set[Port], lit: set[Port], rules: Rules
+        self, columns: list[list[float]], dark: set[Port], lit: set[Port], rules: Rules
     ) -> None:
-        self._dark, self._lit, self._rules = dark, lit, rules
-        self._shown = {share: [_shown(r, share) for r in ratios] for share in (rules.shows,)}
-        self._ratios = ratios
+        """``columns``: for each rate that a cause may fail at, the ratio of each flow."""
+        self.columns, self.dark, self.lit, self.rules = columns, dark, lit, rules
+        self.most = [max(row) for row in zip(*columns, strict=True)]
+        """The ratio of each flow at the rate that fits it best."""
+        self._tables: dict[tuple[int, float], list[float]] = {}
+
+    def bad(self) -> list[int]:
+        """Flows that are worth an explanation."""
+        return [i for i, ratio in enumerate(self.most) if ratio >= self.rules.bad]
 
     def of(self, cause: _Cause) -> float:
         """Logarithm of prior times likelihood, against "nothing fails"."""
-        rules = self._rules
-        score = math.log(cause.prior)
-        if cause.partial:
-            shares = (0.125, 0.25, 0.5, rules.shows)
-            score += max(self._sum(cause, share) for share in shares) - math.log(len(shares))
-        else:
-            score += self._sum(cause, rules.shows)
+        rules = self.rules
+        score = math.log(cause.prior) + self._fit(cause)[0]
         if cause.ports:
-            score += math.log(rules.dark / rules.dark_alone) * len(cause.ports & self._dark)
-            score += math.log(1 - rules.dark) * len(cause.ports & self._lit)
+            score += math.log(rules.dark / rules.dark_alone) * len(cause.ports & self.dark)
+            score += math.log(1 - rules.dark) * len(cause.ports & self.lit)
         return score
+
+    def explained(self, cause: _Cause) -> set[int | Port]:
+        """Bad flows and dark ports that a cause explains at the rate that fits it best."""
+        column = self.columns[self._fit(cause)[1]]
+        return {i for i in cause.flows if column[i] >= self.rules.bad} | (cause.ports & self.dark)
 
     def gain(self, one: int | Port) -> float:
         """What a flow or a dark port adds to the score of a cause at most."""
         if isinstance(one, int):
-            return max(0.0, self._shown[self._rules.shows][one])
-        return math.log(self._rules.dark / self._rules.dark_alone)
+            return max(0.0, _shown(self.most[one], self.rules.shows))
+        return math.log(self.rules.dark / self.rules.dark_alone)
 
-    def _sum(self, cause: _Cause, share: float) -> float:
-        if share not in self._shown:
-            self._shown[share] = [_shown(r, share) for r in self._ratios]
-        table = self._shown[share]
+    def within(self, cause: _Cause) -> _Evidence:
+        """Without what is bad or dark beside the reach of a cause."""
+        inside = set(cause.flows)
+        columns = [
+            [ratio if i in inside else min(ratio, 0.0) for i, ratio in enumerate(column)]
+            for column in self.columns
+        ]
+        return _Evidence(columns, self.dark & cause.ports, self.lit, self.rules)
+
+    def without(self, cause: _Cause, explained: Iterable[int | Port]) -> _Evidence:
+        """What is left when a cause is found: what it explains accuses nobody else."""
+        left = _Evidence(
+            [list(column) for column in self.columns], self.dark - cause.ports, self.lit, self.rules
+        )
+        left.excuse(i for i in explained if isinstance(i, int))
+        return left
+
+    def excuse(self, flows: Iterable[int]) -> None:
+        """These flows accuse nobody any more."""
+        for i in flows:
+            for column in self.columns:
+                column[i] = min(column[i], 0.0)
+            self.most[i] = min(self.most[i], 0.0)
+        self._tables.clear()
+
+    def _fit(self, cause: _Cause) -> tuple[float, int]:
+        """The best sum over its flows, and which rate makes it."""
+        shares = (0.125, 0.25, 0.5, self.rules.shows) if cause.partial else (self.rules.shows,)
+        best = max(
+            (self._sum(cause, column, share), column)
+            for column in range(len(self.columns))
+            for share in shares
+        )
+        return best[0] - math.log(len(shares)), best[1]
+
+    def _sum(self, cause: _Cause, column: int, share: float) -> float:
+        key = (column, share)
+        if key not in self._tables:
+            self._tables[key] = [_shown(ratio, share) for ratio in self.columns[column]]
+        table = self._tables[key]
         return sum([table[i] for i in cause.flows])
 
 
@@ -344,22 +394,19 @@ def _shown(ratio: float, share: float) -> float:
 
 def _best(
     causes: Sequence[_Cause],
-    ratios: Sequence[float],
-    dark: set[Port],
-    lit: set[Port],
-    rules: Rules,
+    seen: _Evidence,
     keys: Sequence[tuple[Port, Port]],
     *,
     certain: bool,
 ) -> tuple[Blame | None, _Cause | None]:
     """The best answer to what is still unexplained; None: nothing is wrong enough."""
-    table = _Scores(ratios, dark, lit, rules)
-    scores = [table.of(cause) for cause in causes]
+    rules = seen.rules
+    scores = [seen.of(cause) for cause in causes]
     order = sorted(range(len(causes)), key=lambda i: -scores[i])
     together: tuple[float, _Cause] | None = None
     while order and causes[order[0]].kind in _JOINS:
         joint = causes[order[0]]
-        together = _several(joint, scores[order[0]], causes, ratios, dark, lit, rules)
+        together = _several(joint, scores[order[0]], causes, seen)
         if together is None or together[0] < scores[order[0]]:
             break
         order = [
@@ -369,16 +416,16 @@ def _best(
     if not order:
         return None, None
     best = causes[order[0]]
-    explained = _explained(best, ratios, dark, rules)
+    explained = seen.explained(best)
     # An alternative explains so much of the same that the best is not needed beside it. The rest,
     # also the other end of a flow between two bad ports, is another fault.
     rivals = []
     for i in order:
-        same = explained & _explained(causes[i], ratios, dark, rules)
-        if same and scores[order[0]] - sum(table.gain(one) for one in same) < _NEEDED:
+        same = explained & seen.explained(causes[i])
+        if same and scores[order[0]] - sum(seen.gain(one) for one in same) < _NEEDED:
             rivals.append(i)
     flows = [i for i in explained if isinstance(i, int)]
-    alone = sum(max(0.0, ratios[i] - rules.own_cause) for i in flows)
+    alone = sum(max(0.0, seen.most[i] - rules.own_cause) for i in flows)
     weights: dict[tuple[Kind, str], float] = {}
     top = max(scores[order[0]], math.log(rules.unknown) + alone)
     for i in rivals:
@@ -423,51 +470,30 @@ less, and a leaf has many."""
 
 
 def _several(
-    joint: _Cause,
-    joint_score: float,
-    causes: Sequence[_Cause],
-    ratios: Sequence[float],
-    dark: set[Port],
-    lit: set[Port],
-    rules: Rules,
+    joint: _Cause, joint_score: float, causes: Sequence[_Cause], seen: _Evidence
 ) -> tuple[float, _Cause] | None:
     """Score of several ports that explain together what ``joint`` does, and the first of them.
 
     None: they do not, or by far not as well.
     """
     # What these ports would explain beside is no merit here: ``joint`` does not either.
-    shared = set(joint.flows)
-    left = [min(ratio, 0.0) if i not in shared else ratio for i, ratio in enumerate(ratios)]
-    dark_left, score = dark & joint.ports, 0.0
-    open_ = _explained(joint, left, dark_left, rules)
+    left, score = seen.within(joint), 0.0
+    open_ = left.explained(joint)
     links = [cause for cause in causes if cause.kind is Kind.LINK]
     first: _Cause | None = None
     while open_:
-        table = _Scores(left, dark_left, lit, rules)
-        most = sum(table.gain(one) for one in open_)
+        most = sum(left.gain(one) for one in open_)
         if score + most < joint_score - _HOPELESS:
             return None
         best = max(
-            (cause for cause in links if open_ & _explained(cause, left, dark_left, rules)),
-            key=table.of,
-            default=None,
+            (cause for cause in links if open_ & left.explained(cause)), key=left.of, default=None
         )
         if best is None:
             return None
-        score += table.of(best)
+        score += left.of(best)
         first = first or best
         links.remove(best)
-        dark_left -= best.ports
-        for i in best.flows:
-            left[i] = min(left[i], 0.0)
-        open_ = {
-            one for one in open_
-            if (left[one] >= rules.bad if isinstance(one, int) else one in dark_left)
-        }  # fmt: skip
+        explained = left.explained(best)
+        left = left.without(best, explained)
+        open_ -= explained
     return None if first is None else (score, first)
-
-
-def _explained(
-    cause: _Cause, ratios: Sequence[float], dark: set[Port], rules: Rules
-) -> set[int | Port]:
-    return {i for i in cause.flows if ratios[i] >= rules.bad} | (cause.ports & dark)

@@ -24,17 +24,8 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from fabricd.detect.baseline_rate import BaselineRate
-from fabricd.detect.locate import (
-    Blame,
-    Flow,
-    Kind,
-    Port,
-    Topology,
-    Way,
-    locate,
-    loss_ratio,
-    port_name,
-)
+from fabricd.detect.locate import Blame, Kind, Topology, Way, locate, port_name
+from fabricd.detect.loss_flows import flow
 from fabricd.detect.loss_rules import (
     ALONE_NS,
     FULL,
@@ -52,7 +43,6 @@ from fabricd.detect.loss_state import (
     BothWays,
     DirectionLoss,
     LinkLoss,
-    LossEvidence,
     PathLoss,
     lost_text,
 )
@@ -61,7 +51,7 @@ from fabricd.probes.records import Direction
 
 RX, TX = Direction.RX, Direction.TX
 _WAYS = (RX, TX)  # An enum's own iterator is slow, and this is asked 200 times a second.
-HISTORY_NS = 10 * 10**9
+HISTORY_NS = 2 * 10**9
 ASK_MORE = 1.05
 """Losses on a link that is sick for reasons elsewhere: each is asked about at first, then the
 twentieth."""
@@ -103,7 +93,7 @@ class LossTest:
         self._cost = self.rules.idle.cost
         self._gap_ns = -1
         """When our prober last had a gap."""
-        self._history: deque[tuple[int, dict[int, BothWays]]] = deque(maxlen=8)
+        self._history: deque[tuple[int, dict[int, BothWays]]] = deque(maxlen=40)
         """Counts of all paths, `HISTORY_NS` apart, for `_place`."""
         self._filled: frozenset[int] = frozenset()
         """Links on which a queue stands, by half of their paths."""
@@ -154,7 +144,10 @@ class LossTest:
             if name not in names:
                 continue
             if index in stay:
-                link.before = {moved[i]: counts for i, counts in link.before.items() if i in moved}
+                link.before, link.asked_at = (
+                    {moved[i]: counts for i, counts in known.items() if i in moved}
+                    for known in (link.before, link.asked_at)
+                )
             else:
                 link = LinkLoss(link.baseline)  # Whom it could be asked about is gone.
             links[names.index(name), way] = link
@@ -332,11 +325,15 @@ class LossTest:
                 link.asked = 0.0
             elif link.cusum.events > (DOUBT_AGAIN if link.blamed else ASK_MORE) * link.asked:
                 link.asked = link.cusum.events
-                found = self._explain(rows, link.before, link.cusum.rate)
+                found = self._explain(rows, link.before)
                 told = link.place if link.blamed else None
                 link.settle(self._doubted(self._of_link(index, rows, found)) if found else None)
+                if link.blamed:
+                    link.before, link.asked_at = link.asked_at, self._counts()
+                else:
+                    link.asked_at = link.before
                 if not link.blamed and link.place is not None and link.place.kind is Kind.HOST:
-                    blames += self._host(link.place, rows, link.cusum.rate, now)
+                    blames += self._host(link.place, rows, now)
                 if not link.blamed:
                     link.blamed = self._link_at_fault(index, way, rows, link, found)
                 elif self._sure(index, rows, found) < 1 - self.rules.confidence:
@@ -375,7 +372,7 @@ class LossTest:
         apart = [b for b in self._elsewhere if not any(is_part_of(h, b) for h in hosts_now)]
         return LossVerdict(links, paths, tuple(blames), at, (*hosts_now.values(), *apart))
 
-    def _host(self, at: Blame, rows: Sequence[LossCounters], rate: float, now: int) -> list[Blame]:
+    def _host(self, at: Blame, rows: Sequence[LossCounters], now: int) -> list[Blame]:
         """A host that loses on all rails, also since that was found; gives what is new."""
         name = at.element
         if name not in self._host_since:
@@ -383,7 +380,7 @@ class LossTest:
         since, before = self._host_since[name]
         if now - since < HOST_LASTS_NS:
             return []
-        found = [self._doubted(one) for one in self._explain(rows, before, rate)]
+        found = [self._doubted(one) for one in self._explain(rows, before)]
         if (Kind.HOST, name) not in {(one.kind, one.element) for one in found}:
             return []
         told = name in self._lossy_hosts or (Kind.HOST, name) in self._placed
@@ -397,8 +394,7 @@ class LossTest:
             return []
         began = min(cusum.since_ns for cusum in sick)
         at = [counts for when, counts in self._history if when <= began] or [{}]
-        rate = sorted(cusum.rate for cusum in sick)[len(sick) // 2]
-        answers = [self._doubted(blame) for blame in self._explain(rows, at[-1], rate)]
+        answers = [self._doubted(blame) for blame in self._explain(rows, at[-1])]
         self._elsewhere = [b for i, b in enumerate(answers) if i == 0 or b.kind is not Kind.UNKNOWN]
         told = self._placed | {(Kind.HOST, name) for name in self._lossy_hosts}
         new = [b for b in self._elsewhere if (b.kind, b.element) not in told]
@@ -415,33 +411,21 @@ class LossTest:
         sure = sure and (blame.pairs >= LEAST_PAIRS or blame.kind is Kind.PATH)
         return blame if sure else replace(blame, kind=Kind.UNKNOWN, element="", way=Way.BOTH)
 
-    def _explain(
-        self, rows: Sequence[LossCounters], before: Mapping[int, BothWays], rate: float
-    ) -> list[Blame]:
+    def _explain(self, rows: Sequence[LossCounters], before: Mapping[int, BothWays]) -> list[Blame]:
         """Where the losses since ``before`` come from, given that something is sick."""
         flows = []
-        rate = max(rate, self.rules.idle.sick)
         for row in rows:
             path = self._paths[row.path]
-            own, peer = self._ports(row)
+            own, peer = (self.host, row.rail), (row.peer, row.peer_rail)
             zero = (path.halves[RX].now, path.halves[TX].now)
             for way, start in zip(Direction, before.get(row.path, zero), strict=True):
-                ratio = self._ratio(path.halves[way].now.since(start), rate)
+                seen = path.halves[way].now.since(start)
                 ends = (peer, own) if way is RX else (own, peer)
-                flows.append(Flow(*ends, ratio))
+                one = flow(*ends, seen.calm, seen.queued, self.rules)
+                if one.ratio > 0 or not row.outage:
+                    # What arrived before a path went out does not say that it is well.
+                    flows.append(one)
         return locate(flows, topology=self.topology, certain=True, rules=self.rules.places)
-
-    def _ratio(self, seen: LossEvidence, rate: float) -> float:
-        """For `locate`: what a flow lost if a sick one loses at ``rate``.
-
-        Full queues drop too. What was lost behind one speaks by the rates of the congested test.
-        """
-        full = self.rules.congested
-        calm = loss_ratio(*seen.calm, rate, self.rules.usual)
-        return calm + loss_ratio(*seen.queued, max(rate, full.sick), full.normal)
-
-    def _ports(self, row: LossCounters) -> tuple[Port, Port]:
-        return (self.host, row.rail), (row.peer, row.peer_rail)
 
     def _link_at_fault(
         self,

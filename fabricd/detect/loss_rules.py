@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fabricd.detect.locate import Blame, Kind, loss_ratio
+from fabricd.detect.locate import Blame, Kind
 from fabricd.detect.locate import Rules as PlaceRules
 from fabricd.detect.rules import RULES
 from fabricd.detect.sequential import Test
@@ -117,6 +117,13 @@ class LossVerdict:
     elsewhere: Sequence[Blame] = ()
     """Hosts that lose on all rails, and where the losses come from of paths that are worse alone,
     as last asked."""
+
+
+def loss_ratio(lost: float, packets: float, rate: float, normal: float) -> float:
+    """The ratio of a flow that lost ``lost`` of ``packets`` if a sick one loses at ``rate``."""
+    if rate <= normal or packets <= 0:
+        return 0.0
+    return lost * math.log(rate / normal) - (rate - normal) * packets
 
 
 def holes(bitmap: int, newer: int = TRAIN) -> int:

@@ -80,7 +80,9 @@ class LinkLoss:
     baseline: BaselineRate
     cusum: Cusum = field(default_factory=Cusum)
     before: dict[int, BothWays] = field(default_factory=dict)
-    """All paths' counts when the evidence began."""
+    """All paths' counts when the evidence began; of a blamed link, at the last asking but one."""
+    asked_at: dict[int, BothWays] = field(default_factory=dict)
+    """The same at the last asking: what is old does not speak for ever."""
     blamed: str = ""
     place: Blame | None = None
     """Where its losses come from. An element that several ports share is named when two askings in

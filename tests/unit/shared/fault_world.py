@@ -1,7 +1,8 @@
-"""Four hosts, three rails, real mesh, engines, localization and loss tests; faults by flow.
+"""Four hosts, some rails, real mesh, engines, localization and loss tests; faults by flow.
 
 What it cannot do: queues, reordering, stalls of probers and reports that are late. Packets are
-drawn by chance, silence is exact, and each host hears the reports of all that it hears.
+drawn by chance, silence is exact, and each host hears the reports of all that it hears. As in the
+prober, packets of a silence are counted as lost when the next one arrives.
 """
 
 from collections import Counter
@@ -76,23 +77,25 @@ def address(host, rail):
 class WorldHost:
     """One host of the world."""
 
-    def __init__(self, name):
+    def __init__(self, name, rails):
         self.name = name
-        peers = [Node(h, {r: (address(h, r),) for r in range(RAILS)}) for h in HOSTS if h != name]
-        own = [(r, r, address(name, r)) for r in range(RAILS)]
+        peers = [Node(h, {r: (address(h, r),) for r in range(rails)}) for h in HOSTS if h != name]
+        own = [(r, r, address(name, r)) for r in range(rails)]
         self.specs = choose(name, own, peers, per_rail=10, cross_rail=1)
         links = "".join(
             f'[[links]]\nnetdev = "rail{r}"\nrail = {r}\naddress = "{address(name, r)}"\n'
-            for r in range(RAILS)
+            for r in range(rails)
         )
         self.config = parse(f'[host]\nname = "{name}"\n{links}', "f")
         self.engine = Engine(self.config, self.specs)
         self.losses, self.where = LossTest(name), Localization(name)
         self.where.configure(self.config, PeerIndex(()))
         keys = [(s.link, s.peer, s.peer_rail) for s in self.specs]
-        self.losses.configure([f"rail{r}" for r in range(RAILS)], keys)
+        self.losses.configure([f"rail{r}" for r in range(rails)], keys)
         self.per_link = Counter(s.link for s in self.specs)
         self.totals = [[0, 0, 0, 0] for _ in self.specs]
+        self.uncounted = [[0, 0] for _ in self.specs]
+        self.stopped_ns = 0
         self.heard_ns = [SEC for _ in self.specs]
         self.views = []
         for link in self.engine.links:
@@ -120,8 +123,9 @@ class WorldHost:
 class World:
     """Runs faults; ``wrong`` is what was blamed and is not so."""
 
-    def __init__(self, seed=0):
-        self.hosts = {name: WorldHost(name) for name in HOSTS}
+    def __init__(self, seed=0, rails=RAILS):
+        self.rails = rails
+        self.hosts = {name: WorldHost(name, rails) for name in HOSTS}
         self.rng = np.random.default_rng(seed)
         self.now = SEC
         self.dead = set()
@@ -141,11 +145,13 @@ class World:
             dark = {
                 (h, r)
                 for h in HOSTS
-                for r in range(RAILS)
+                for r in range(self.rails)
                 if any(f.darkens((h, r)) for f in faults)
             }
             for host in self.hosts.values():
-                if host.name not in self.dead:
+                if host.name in self.dead:
+                    host.stopped_ns += STEP
+                else:
                     self._step(host, drops, packets, dark)
             for host in self.hosts.values():
                 if host.name not in self.dead:
@@ -172,9 +178,14 @@ class World:
             )  # fmt: skip
             (sent, tx_lost), (came, rx_lost) = packets[own, peer], packets[peer, own]
             total = host.totals[index]
-            if silent or unheard:
-                tx_lost = rx_lost = 0
-            for i, value in enumerate((sent, came - rx_lost, rx_lost, tx_lost)):
+            waits = host.uncounted[index]
+            waits[:] = waits[0] + rx_lost, waits[1] + tx_lost
+            got, rx_lost, tx_lost = came - rx_lost, 0, 0
+            if not silent:
+                rx_lost, waits[0] = waits[0], 0
+                if not unheard:
+                    tx_lost, waits[1] = waits[1], 0
+            for i, value in enumerate((sent, got, rx_lost, tx_lost)):
                 total[i] += value
             rows.append((index, spec, interval, total))
         engine.evaluate(host.views, self.now)
@@ -183,7 +194,8 @@ class World:
                          trains=s.clock, outage=engine.in_outage(i))
             for i, s, interval, total in rows
         ]  # fmt: skip
-        verdict = host.losses.feed(counters, self.now)
+        verdict = host.losses.feed(counters, self.now, stalled_ns=host.stopped_ns)
+        host.stopped_ns = 0
         engine.report_loss(verdict.links, verdict.paths)
         host.where.lost(verdict, engine)
 
