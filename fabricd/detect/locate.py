@@ -32,6 +32,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from fabricd.detect.unexplained import Unexplained
+
 Port = tuple[str, int]
 """(host, rail)."""
 
@@ -158,7 +160,9 @@ def port_name(port: Port) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Cause:
+class Cause:
+    """An element in one direction or both, and the flows that it fails."""
+
     kind: Kind
     element: str
     way: Way
@@ -192,7 +196,7 @@ def locate(
     rules = rules or Rules()
     keys, columns = _columns(flows, rules)
     index = _Index(keys, topology or Topology())
-    left = _Evidence(columns, set(dark), set(lit), rules)
+    left = Unexplained(columns, set(dark), set(lit), rules)
     blames: list[Blame] = []
     for _ in range(rules.answers):
         bad = left.bad()
@@ -261,11 +265,11 @@ class _Index:
                 self.spine.setdefault(name, []).append(i)
 
 
-def _causes(index: _Index, bad: Sequence[int], dark: set[Port], rules: Rules) -> list[_Cause]:
+def _causes(index: _Index, bad: Sequence[int], dark: set[Port], rules: Rules) -> list[Cause]:
     """Every element that could explain at least one bad flow or dark port."""
     ports = {port for i in bad for port in index.keys[i]} | dark
     none: list[int] = []
-    out: list[_Cause] = []
+    out: list[Cause] = []
     for port in sorted(ports):
         sends, hears = index.sends.get(port, none), index.hears.get(port, none)
         own = frozenset({port})
@@ -277,15 +281,15 @@ def _causes(index: _Index, bad: Sequence[int], dark: set[Port], rules: Rules) ->
         over = tuple(index.leaf.get(leaf, none))
         there = {port for port in dark if index.topology.leaf(port) == leaf}
         own = frozenset(there | index.ports.get(leaf, set()))
-        out.append(_Cause(Kind.LEAF, leaf, Way.BOTH, rules.leaf, over, ports=own))
+        out.append(Cause(Kind.LEAF, leaf, Way.BOTH, rules.leaf, over, ports=own))
     spines = sorted({index.between[i] for i in bad} - {""})
     for spine in spines:
         over = tuple(index.spine[spine])
-        out.append(_Cause(Kind.SPINE, spine, Way.BOTH, rules.spine, over, partial=True))
+        out.append(Cause(Kind.SPINE, spine, Way.BOTH, rules.spine, over, partial=True))
     if spines and len(index.spine) > 1:
         # Between two leaves alone it would be the same flows again.
         over = tuple(i for i, name in enumerate(index.between) if name)
-        out.append(_Cause(Kind.SPINE, ANY_SPINE, Way.BOTH, rules.spine, over, partial=True))
+        out.append(Cause(Kind.SPINE, ANY_SPINE, Way.BOTH, rules.spine, over, partial=True))
     for low, high in sorted({(min(index.keys[i]), max(index.keys[i])) for i in bad}):
         to, back = ([index.at[k]] if k in index.at else none for k in ((low, high), (high, low)))
         name = f"{port_name(low)}-{port_name(high)}"
@@ -300,110 +304,27 @@ def _ways(
     sends: Sequence[int],
     hears: Sequence[int],
     ports: frozenset[Port],
-) -> list[_Cause]:
+) -> list[Cause]:
     """One direction, the other, both: the last as likely as the two others together."""
     return [
-        _Cause(kind, name, Way.OUT, prior / 4, tuple(sends)),
-        _Cause(kind, name, Way.IN, prior / 4, tuple(hears)),
-        _Cause(kind, name, Way.BOTH, prior / 2, tuple(sorted({*sends, *hears})), ports=ports),
+        Cause(kind, name, Way.OUT, prior / 4, tuple(sends)),
+        Cause(kind, name, Way.IN, prior / 4, tuple(hears)),
+        Cause(kind, name, Way.BOTH, prior / 2, tuple(sorted({*sends, *hears})), ports=ports),
     ]
 
 
-class _Evidence:
-    """What is still unexplained, and how well a cause explains it."""
-
-    def __init__(
-        self, columns: list[list[float]], dark: set[Port], lit: set[Port], rules: Rules
-    ) -> None:
-        """``columns``: for each rate that a cause may fail at, the ratio of each flow."""
-        self.columns, self.dark, self.lit, self.rules = columns, dark, lit, rules
-        self.most = [max(row) for row in zip(*columns, strict=True)]
-        """The ratio of each flow at the rate that fits it best."""
-        self._tables: dict[tuple[int, float], list[float]] = {}
-
-    def bad(self) -> list[int]:
-        """Flows that are worth an explanation."""
-        return [i for i, ratio in enumerate(self.most) if ratio >= self.rules.bad]
-
-    def of(self, cause: _Cause) -> float:
-        """Logarithm of prior times likelihood, against "nothing fails"."""
-        rules = self.rules
-        score = math.log(cause.prior) + self._fit(cause)[0]
-        if cause.ports:
-            score += math.log(rules.dark / rules.dark_alone) * len(cause.ports & self.dark)
-            score += math.log(1 - rules.dark) * len(cause.ports & self.lit)
-        return score
-
-    def explained(self, cause: _Cause) -> set[int | Port]:
-        """Bad flows and dark ports that a cause explains at the rate that fits it best."""
-        column = self.columns[self._fit(cause)[1]]
-        return {i for i in cause.flows if column[i] >= self.rules.bad} | (cause.ports & self.dark)
-
-    def gain(self, one: int | Port) -> float:
-        """What a flow or a dark port adds to the score of a cause at most."""
-        if isinstance(one, int):
-            return max(0.0, _shown(self.most[one], self.rules.shows))
-        return math.log(self.rules.dark / self.rules.dark_alone)
-
-    def within(self, cause: _Cause) -> _Evidence:
-        """Without what is bad or dark beside the reach of a cause."""
-        inside = set(cause.flows)
-        columns = [
-            [ratio if i in inside else min(ratio, 0.0) for i, ratio in enumerate(column)]
-            for column in self.columns
-        ]
-        return _Evidence(columns, self.dark & cause.ports, self.lit, self.rules)
-
-    def without(self, cause: _Cause, explained: Iterable[int | Port]) -> _Evidence:
-        """What is left when a cause is found: what it explains accuses nobody else."""
-        left = _Evidence(
-            [list(column) for column in self.columns], self.dark - cause.ports, self.lit, self.rules
-        )
-        left.excuse(i for i in explained if isinstance(i, int))
-        return left
-
-    def excuse(self, flows: Iterable[int]) -> None:
-        """These flows accuse nobody any more."""
-        for i in flows:
-            for column in self.columns:
-                column[i] = min(column[i], 0.0)
-            self.most[i] = min(self.most[i], 0.0)
-        self._tables.clear()
-
-    def _fit(self, cause: _Cause) -> tuple[float, int]:
-        """The best sum over its flows, and which rate makes it."""
-        shares = (0.125, 0.25, 0.5, self.rules.shows) if cause.partial else (self.rules.shows,)
-        best = max(
-            (self._sum(cause, column, share), column)
-            for column in range(len(self.columns))
-            for share in shares
-        )
-        return best[0] - math.log(len(shares)), best[1]
-
-    def _sum(self, cause: _Cause, column: int, share: float) -> float:
-        key = (column, share)
-        if key not in self._tables:
-            self._tables[key] = [_shown(ratio, share) for ratio in self.columns[column]]
-        table = self._tables[key]
-        return sum([table[i] for i in cause.flows])
-
-
-def _shown(ratio: float, share: float) -> float:
-    return math.log(share * math.exp(ratio) + 1 - share) if ratio else 0.0
-
-
 def _best(
-    causes: Sequence[_Cause],
-    seen: _Evidence,
+    causes: Sequence[Cause],
+    seen: Unexplained,
     keys: Sequence[tuple[Port, Port]],
     *,
     certain: bool,
-) -> tuple[Blame | None, _Cause | None]:
+) -> tuple[Blame | None, Cause | None]:
     """The best answer to what is still unexplained; None: nothing is wrong enough."""
     rules = seen.rules
     scores = [seen.of(cause) for cause in causes]
     order = sorted(range(len(causes)), key=lambda i: -scores[i])
-    together: tuple[float, _Cause] | None = None
+    together: tuple[float, Cause] | None = None
     while order and causes[order[0]].kind in _JOINS:
         joint = causes[order[0]]
         together = _several(joint, scores[order[0]], causes, seen)
@@ -470,8 +391,8 @@ less, and a leaf has many."""
 
 
 def _several(
-    joint: _Cause, joint_score: float, causes: Sequence[_Cause], seen: _Evidence
-) -> tuple[float, _Cause] | None:
+    joint: Cause, joint_score: float, causes: Sequence[Cause], seen: Unexplained
+) -> tuple[float, Cause] | None:
     """Score of several ports that explain together what ``joint`` does, and the first of them.
 
     None: they do not, or by far not as well.
@@ -480,7 +401,7 @@ def _several(
     left, score = seen.within(joint), 0.0
     open_ = left.explained(joint)
     links = [cause for cause in causes if cause.kind is Kind.LINK]
-    first: _Cause | None = None
+    first: Cause | None = None
     while open_:
         most = sum(left.gain(one) for one in open_)
         if score + most < joint_score - _HOPELESS:

@@ -103,7 +103,7 @@ class LossTest:
         self._elsewhere: list[Blame] = []
         """Its newest answer."""
         self._host_since: dict[str, tuple[int, dict[int, BothWays]]] = {}
-        """Hosts that lose on all their rails, since when an asking says so, and the counts then."""
+        """Hosts that lose on all their rails: since when an asking says so, and later counts."""
         self._lossy_hosts: dict[str, Blame] = {}
         """Those that went on for `HOST_LASTS_NS`; their links and paths are called nothing."""
 
@@ -378,6 +378,9 @@ class LossTest:
         if name not in self._host_since:
             self._host_since[name] = now, self._counts()
         since, before = self._host_since[name]
+        if now - since < HOST_LASTS_NS // 2:
+            # What it lost until then may have been a burst, and the losses that go on another's.
+            self._host_since[name] = since, self._counts()
         if now - since < HOST_LASTS_NS:
             return []
         found = [self._doubted(one) for one in self._explain(rows, before)]

@@ -6,21 +6,26 @@ packets may be a third of one path's, and then it is not the cable that loses.
 
 For each of `RATES` a flow says how well its losses are explained by an element of that rate:
 
-* A flow that loses at this rate, or within a factor of two, says all that it has against "nothing
-  fails", as far as one flow may.
+* A flow that loses at about this rate says all that it has against "nothing fails", as far as one
+  flow may.
 * One that loses less says less, and speaks against the element at last.
 * One that loses more does not speak for it; nor against, for another fault may be on its way.
 """
 
 from __future__ import annotations
 
-from fabricd.detect.locate import Flow, Port
-from fabricd.detect.loss_rules import SICK, LossCount, LossRules, loss_ratio
+import math
+from functools import lru_cache
 
-RATES = tuple(min(1.0, SICK * 2**power) for power in range(12))
+from fabricd.detect.locate import Flow, Port
+from fabricd.detect.loss_rules import SICK, LossCount, LossRules
+from fabricd.detect.sequential import Test
+
+RATES = tuple(min(1.0, SICK * 2 ** (power / 2)) for power in range(23))
 """At which an element may lose: from the least that is to be found to all."""
-ALIKE = 2.0
-"""Two rates of one element differ by so much: of its ports, or of packets of two lengths."""
+MOST_LOST = 64.0
+"""What a flow lost says of its rate no more than so many losses do: an element's ports, or packets
+of two lengths, may differ by a tenth or two."""
 
 
 def flow(source: Port, target: Port, calm: LossCount, queued: LossCount, rules: LossRules) -> Flow:
@@ -28,25 +33,33 @@ def flow(source: Port, target: Port, calm: LossCount, queued: LossCount, rules: 
 
     Full queues drop too: what was lost behind one speaks by the rates of the congested test.
     """
-
-    def against_well(rate: float) -> float:
-        behind = loss_ratio(*queued, max(rate, full.sick), full.normal)
-        return loss_ratio(*calm, rate, rules.usual) + behind
-
-    full, most = rules.congested, rules.places.most
-    own = _rate(calm) or _rate(queued)
-    best = max(0.0, against_well(own))
-    if not best:  # It is well, whatever full queues dropped.
-        at = tuple(max(-most, against_well(rate / ALIKE)) for rate in RATES)
+    calm, queued = _few(calm), _few(queued)
+    most = rules.places.most
+    known = [
+        calm.lost * gain - calm.packets * cost + queued.lost * behind - queued.packets * cost_behind
+        for gain, cost, behind, cost_behind in _weights(rules.usual, rules.congested)
+    ]
+    best = max(known)
+    if best <= 0:  # It is well, whatever full queues dropped.
+        at = tuple(max(-most, ratio) for ratio in known)
         return Flow(source, target, at[0], at)
-    said = min(most, best)
-    fits = []
-    for rate in RATES:
-        near = min(max(own, rate / ALIKE), rate * ALIKE)
-        ratio = said if near == own else said - best + against_well(near)
-        fits.append(max(0.0 if own > near else -most, ratio))
+    own, said = known.index(best), min(most, best)
+    fits = (max(-most if own <= at else 0.0, said - best + ratio) for at, ratio in enumerate(known))
     return Flow(source, target, said, tuple(fits))
 
 
-def _rate(count: LossCount) -> float:
-    return count.lost / max(count.packets, count.lost) if count.lost else 0.0
+@lru_cache
+def _weights(usual: float, full: Test) -> list[tuple[float, float, float, float]]:
+    """For each of `RATES`: nats of a loss and of a packet, without a queue and behind one."""
+    out = []
+    for rate in RATES:
+        queued = max(rate, full.sick)
+        calm = math.log(rate / usual), rate - usual
+        out.append((*calm, math.log(queued / full.normal), queued - full.normal))
+    return out
+
+
+def _few(count: LossCount) -> LossCount:
+    if count.lost <= MOST_LOST:
+        return count
+    return LossCount(MOST_LOST, count.packets * MOST_LOST / count.lost)

@@ -7,12 +7,14 @@ prober, packets of a silence are counted as lost when the next one arrives.
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import combinations
+from zlib import crc32
 
 import numpy as np
 
 from fabricd.config.loader import parse
 from fabricd.detect.localization import Localization
-from fabricd.detect.locate import Kind
+from fabricd.detect.locate import ANY_SPINE, Kind
 from fabricd.detect.loss import LossTest
 from fabricd.detect.loss_rules import LossCounters
 from fabricd.detect.mesh import Node, choose
@@ -30,7 +32,10 @@ TRAINS = 75
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault of the lab. ``port``: (host, rail); ``way`` as seen from it."""
+    """One fault of the lab. ``port``: (host, rail); ``way`` as seen from it.
+
+    Every other flow between leaves goes over the spine that is meant.
+    """
 
     kind: str
     port: tuple
@@ -40,10 +45,13 @@ class Fault:
 
     def drops(self, source, target):
         """The share of packets from a port to another that it drops."""
-        if self.kind == "leaf":
-            return float(self.port[1] in (source[1], target[1]))
-        if self.kind == "host":
-            return float(self.port[0] in (source[0], target[0]))
+        if self.kind in ("leaf", "leaf loss"):
+            return self.share * (self.port[1] in (source[1], target[1]))
+        if self.kind in ("host", "host loss"):
+            return self.share * (self.port[0] in (source[0], target[0]))
+        if self.kind == "spine":
+            here = source[1] != target[1] and crc32(repr((source, target)).encode()) % 2
+            return self.share * here
         if self.kind == "path":
             return self.share * ({source, target} == {self.port, self.peer})
         out = self.way in ("tx", "both") and source == self.port
@@ -60,10 +68,15 @@ class Fault:
     def elements(self):
         """What may be blamed for it."""
         host, rail = self.port
-        if self.kind == "leaf":
+        if self.kind in ("leaf", "leaf loss"):
             return {(Kind.LEAF, f"rail{rail}")}
-        if self.kind == "host":
+        if self.kind in ("host", "host loss"):
             return {(Kind.HOST, host)}
+        if self.kind == "spine":
+            pairs = combinations(range(8), 2)
+            return {
+                (Kind.SPINE, name) for name in (ANY_SPINE, *(f"rail{a}-rail{b}" for a, b in pairs))
+            }
         if self.kind == "path":
             ends = sorted((self.port, self.peer))
             return {(Kind.PATH, "-".join(f"{h}/{r}" for h, r in ends))}
