@@ -367,7 +367,7 @@ class LossTest:
             self._placed.clear()
         elif self._place_at is not None and now >= self._place_at:
             self._place_at = now + PLACE_AGAIN_NS
-            blames += self._place(rows, paths)
+            blames += self._place(rows, paths, now)
         hosts_now = self._lossy_hosts
         apart = [b for b in self._elsewhere if not any(is_part_of(h, b) for h in hosts_now)]
         return LossVerdict(links, paths, tuple(blames), at, (*hosts_now.values(), *apart))
@@ -390,14 +390,25 @@ class LossTest:
         self._lossy_hosts[name] = at
         return [] if told else [at]
 
-    def _place(self, rows: Sequence[LossCounters], paths: Mapping[int, str]) -> list[Blame]:
-        """Where the losses of the paths that are worse alone come from; gives what is new."""
+    def _place(
+        self, rows: Sequence[LossCounters], paths: Mapping[int, str], now: int
+    ) -> list[Blame]:
+        """Where the losses of the paths that are worse alone come from; gives what is new.
+
+        A host that lost in a burst loses no more, and the losses since may be another's.
+        """
         sick = [h.cusum for i in paths for h in self._paths[i].halves if h.cusum.sick]
         if not sick:
             return []
         began = min(cusum.since_ns for cusum in sick)
         at = [counts for when, counts in self._history if when <= began] or [{}]
-        answers = [self._doubted(blame) for blame in self._explain(rows, at[-1])]
+        lately = [counts for when, counts in self._history if when <= now - PLACE_NS] or [{}]
+        still = {(b.kind, b.element) for b in self._explain(rows, lately[-1])}
+        answers = [
+            self._doubted(blame)
+            for blame in self._explain(rows, at[-1])
+            if blame.kind is not Kind.HOST or (blame.kind, blame.element) in still
+        ]
         self._elsewhere = [b for i, b in enumerate(answers) if i == 0 or b.kind is not Kind.UNKNOWN]
         told = self._placed | {(Kind.HOST, name) for name in self._lossy_hosts}
         new = [b for b in self._elsewhere if (b.kind, b.element) not in told]
