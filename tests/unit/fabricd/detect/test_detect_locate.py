@@ -138,6 +138,14 @@ def test_one_pair_alone_is_no_nic():
     assert blame.kind in (Kind.PATH, Kind.UNKNOWN)
 
 
+def test_a_port_that_is_dead_one_way_is_no_path_where_the_way_back_fails_with_it():
+    """Who is not heard answers no question for its address, and one peer has forgotten it."""
+    sick, forgot = ("h", 3), (("b", 3), ("h", 3))
+    flows = seen(lambda a, b: a == sick or (a, b) == forgot)
+    blames = locate([*flows, Flow(*forgot[::-1], SILENT)], certain=True)
+    assert [(b.kind, b.element) for b in blames] == [(Kind.LINK, "h/3")]
+
+
 def test_gray_evidence_needs_no_silence():
     flows = [Flow((p, 2), ("h", 2), 6.0 if p in "abc" else -0.3) for p in PEERS]
     flows += [Flow((p, r), ("h", r), -1.0) for r in (0, 1, 3) for p in PEERS]

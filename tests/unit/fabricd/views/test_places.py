@@ -66,6 +66,33 @@ def test_a_single_fault_is_found_by_somebody(kind):
     assert found == (set() if kind == "path loss" else only.elements)
 
 
+@pytest.mark.parametrize("before", ["host", "hole"])
+def test_a_host_that_was_silent_is_not_blamed_for_what_a_spine_loses_later(before):
+    """Its neighbours count the packets of the silence as lost when it is heard again."""
+    world, wrong = World(rails=4), []
+    world.run(10)
+    ports = [("h2", 1)] if before == "hole" else [("h0", 1), ("h2", 1)]
+    world.run(20, [Fault(before, port) for port in ports])
+    world.run(20)
+    assert world.wrong([]) == []
+    spine = Fault("spine", ("h0", 0), share=0.19)
+    world.run(25, [spine], lambda w: wrong.extend(w.wrong([spine])))
+    assert sorted(map(str, set(wrong))) == []
+    found = set().union(*(host.located()[0] for host in world.hosts.values()))
+    assert found & spine.elements
+
+
+def test_rails_that_went_dark_do_not_clear_a_host_that_loses():
+    """Their packets of before arrived; the host was called a leaf for that."""
+    faults = Fault("leaf", ("h1", 2)), Fault("host loss", ("h0", 0), share=0.05)
+    world, wrong = World(rails=4), []
+    world.run(10)
+    world.run(SOON_S, faults)
+    world.run(LONG_S - SOON_S, faults, lambda w: wrong.extend(w.wrong(faults)))
+    assert sorted(map(str, set(wrong))) == []
+    assert (Kind.HOST, "h0") in world.hosts["h0"].located()[0]
+
+
 H0, H1, H2 = ("h0", 1), ("h1", 1), ("h2", 1)
 PLACE = LinkPlace(H2, [H0, H1, ("h1", 2)], Topology())
 
