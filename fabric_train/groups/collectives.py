@@ -28,7 +28,7 @@ from torch.futures import Future
 
 from fabric_train.groups import backend
 from fabric_train.groups.agent_store import generation_store
-from fabric_train.groups.generation_group import GenerationGroup
+from fabric_train.groups.generation_group import LOOK_S, LOOKS, GenerationGroup
 from fabric_train.groups.gloo_group import GlooGeneration
 from fabric_train.groups.nccl_group import NcclGeneration
 from fabric_train.groups.plugin_group import PluginGeneration
@@ -46,10 +46,6 @@ __all__ = [
     "connect_generation",
     "start_connecting",
 ]
-
-
-_LOOK_S = 0.1
-_LOOKS = 5  # in a row, until what looks stuck is
 
 
 def connect_generation(
@@ -149,9 +145,9 @@ class FabricGroup(TorchCalls):
         """End those collectives of ``inner`` that its abort has missed."""
         stuck = 0
         while any(one.inner is inner for one in list(self._pending.values())):
-            time.sleep(_LOOK_S)
+            time.sleep(LOOK_S)
             stuck = stuck + 1 if inner.is_stuck() else 0
-            if stuck < _LOOKS:
+            if stuck < LOOKS:
                 continue
             inner.keep()
             for work, one in list(self._pending.items()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,9 @@ import torch.distributed as dist
 
 from fabric_train.messages.process import Assignment
 
+LOOK_S = 0.1
+LOOKS = 5
+"""In a row, until what looks stuck is."""
 _BEFORE_2_13 = {
     "all_gather_single": "_allgather_base",
     "reduce_scatter_single": "_reduce_scatter_base",
@@ -106,6 +109,13 @@ class GenerationGroup(ABC):
     def is_stuck(self) -> bool:
         """Whether, after ``abort``, pending collectives can neither end nor write memory."""
         return False
+
+    def attended(self, work: Callable[[], None]) -> None:
+        """Do ``work``, which waits for messages of ``group``. Raises what it raises.
+
+        ``RuntimeError`` also where an abort has missed what it waits for.
+        """
+        work()
 
     def keep(self) -> None:  # noqa: B027  only a group that can be stuck has to be kept
         """Never destroy it: that would wait for what is stuck."""

@@ -12,7 +12,7 @@ import socket
 import stat
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fabric_train.groups.generation_group import GenerationGroup, method
+from fabric_train.groups.generation_group import LOOK_S, LOOKS, GenerationGroup, method
 from fabric_train.messages.process import Assignment
 from fabric_train.rules.limits import COLLECTIVE_S
 
@@ -92,6 +92,28 @@ class GlooGeneration(GenerationGroup):
             return False
         states = set(_thread_states(_RUNNER))
         return states == {"S"}
+
+    def attended(self, work: Callable[[], None]) -> None:
+        """Do it on a thread of its own, which is left alone where nothing can wake it any more."""
+        raised: list[BaseException] = []
+        over = threading.Event()
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:
+                raised.append(error)
+            over.set()
+
+        threading.Thread(target=run, name="fabric-messages", daemon=True).start()
+        stuck = 0
+        while not over.wait(LOOK_S):
+            stuck = stuck + 1 if self.is_stuck() else 0
+            if stuck >= LOOKS:
+                self.keep()
+                raise RuntimeError("a message was missed when its connection ended")
+        if raised:
+            raise raised[0]
 
     def keep(self) -> None:
         """Never destroy the ``ProcessGroupGloo``: its destructor joins its threads."""

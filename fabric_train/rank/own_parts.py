@@ -101,10 +101,11 @@ class OwnParts:
 
     def give_shards(self, inner: GenerationGroup, step: int) -> None:
         """Before the vote on the step after ``step``. Raises ``RuntimeError``."""
-        if self.keeper is None:
+        keeper = self.keeper
+        if keeper is None:
             return
         try:
-            self.keeper.exchange(inner.group, inner.rank, step)
+            inner.attended(lambda: keeper.exchange(inner.group, inner.rank, step))
         except CorruptStateError as error:  # another process takes this rank
             end_at_once(f"the shards that arrived are refused: {error}")
 

@@ -1,5 +1,6 @@
 """A collective that gloo misses when its sockets are shut down is ended by the group."""
 
+import threading
 import time
 
 import pytest
@@ -103,3 +104,46 @@ def test_nothing_is_ended_while_its_generation_goes_on(started):
     inner.works[0].future.set_result([])
     assert group.wait_quiet(60.0)
     assert not group.broken
+
+
+gloo_group = on_demand("fabric_train.groups.gloo_group", needs="torch")
+
+
+def attending(stuck):
+    """A gloo generation without connections, whose messages are stuck as ``stuck`` says."""
+    inner = object.__new__(gloo_group.GlooGeneration)
+    inner.is_stuck = stuck
+    inner.kept = False
+    inner.keep = lambda: setattr(inner, "kept", True)
+    return inner
+
+
+def test_what_is_attended_ends_as_it_ends_by_itself():
+    done = []
+    attending(lambda: False).attended(lambda: done.append(1))
+    assert done == [1]
+    with pytest.raises(RuntimeError, match="closed"):
+        attending(lambda: False).attended(fail)
+
+
+def fail():
+    raise RuntimeError("connection closed")
+
+
+def test_what_nothing_can_wake_any_more_is_left_alone():
+    never = threading.Event()
+    inner = attending(lambda: True)
+    with pytest.raises(RuntimeError, match="was missed"):
+        inner.attended(lambda: never.wait(60) and None)
+    assert inner.kept
+    never.set()
+
+
+def test_what_may_still_be_written_is_waited_for():
+    looks = iter([True, True, True, True, False, True, True])
+    inner, over = attending(lambda: next(looks, False)), threading.Event()
+    timer = threading.Timer(0.9, over.set)
+    timer.start()
+    inner.attended(lambda: over.wait(60) and None)
+    assert not inner.kept
+    timer.join()
