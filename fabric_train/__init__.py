@@ -8,6 +8,7 @@ on at the step where it was. ``docs/operate/train.md`` has the ten lines that a 
 - ``run``: the program ``fabric-run``; ``agent`` on one host, ``host`` on several.
 - ``rank``: what runs in a process of the job, with the API of the training loop (``rank.job``).
 - ``groups``: collectives that outlive generations, over gloo, NCCL or the network plugin.
+- ``frameworks``: training loops of others: transformers, Lightning.
 - ``state``: what a replacement receives, and checkpoints that no outdated writer can publish.
 
 This package imports torch and the standard library only, and no other package of the repository.
@@ -22,12 +23,13 @@ from fabric_train.state.checkpoint import Checkpoint, CheckpointRefusedError, ne
 from fabric_train.state.full_disk import CheckpointFullError
 
 if TYPE_CHECKING:
+    from fabric_train.rank.framework_job import FrameworkJob
     from fabric_train.rank.job import Job
     from fabric_train.shards.keeper import GradientLog
 
 __all__ = [
     "Checkpoint", "CheckpointFullError", "CheckpointRefusedError", "GradientLog", "carry", "join",
-    "newest_checkpoint",
+    "join_framework", "newest_checkpoint",
 ]  # fmt: skip
 
 
@@ -47,12 +49,27 @@ def carry(cls: type) -> type:
     return plain_values.carry(cls)
 
 
-def join(*, late: bool = False) -> Job:
+def join(*, late: bool = False, kept: bool = False) -> Job:
     """Become a rank or a spare of the job whose fabric-run started this process: ``rank.job``.
 
     ``late``: a spare gets its rank before it builds its model, so the job may have further process
-    groups.
+    groups. ``kept``: a rank that lives runs each attempt once, also when another one is lost in it.
     """
+    from fabric_train.frameworks.running import refuse_second_join
     from fabric_train.rank import joining
 
-    return joining.join(late=late)
+    refuse_second_join()
+    return joining.join(late=late, kept=kept)
+
+
+def join_framework() -> FrameworkJob:
+    """As ``join``, for a script whose training loop is that of transformers or Lightning.
+
+    A spare waits for its rank. What it returns is for ``frameworks.hugging_face.takeover`` or
+    ``frameworks.lightning.takeover``.
+    """
+    from fabric_train.frameworks.running import refuse_second_join
+    from fabric_train.rank import joining
+
+    refuse_second_join()
+    return joining.join_framework()

@@ -21,6 +21,7 @@ from fabric_train.agent.processes import python
 from fabric_train.agent.progress_line import ELSE_S, TERMINAL_S, ProgressLine
 from fabric_train.agent.run_directory import run_directory
 from fabric_train.agent.standalone import Agent
+from fabric_train.frameworks.scripts import RefusedScriptError, transparent_python
 from fabric_train.groups import backend
 from fabric_train.host.agent import HostAgent, Options
 from fabric_train.host.job_key import VARIABLE as KEY_FILE
@@ -97,6 +98,8 @@ def _parser() -> argparse.ArgumentParser:
         "that do, besides --nodes (default: 0)")
     add("--backend", choices=backend.BACKENDS,
         help=f"collectives between ranks (default: {backend.VARIABLE}, or {backend.BACKENDS[0]})")
+    add("--transparent", action="store_true",
+        help="take over the loop of transformers' or Lightning's Trainer; the script says nothing")
     add("--records", type=Path, help="write the recoveries to this JSON file")
     add("--protection", type=Path, metavar="FILE",
         help="write what is protected by whom, and what is not, to this JSON file")
@@ -153,12 +156,21 @@ def _standalone(args: argparse.Namespace, directory: Path, outputs: Outputs | No
         coordinator = Coordinator(args.nproc_per_node, 1 if args.spares is None else args.spares)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    command = python(args.script, args.args)
+    command = _command(args)
     return Agent(coordinator, args.job, args.nproc_per_node, command, directory, _report, outputs)
 
 
 def _host(args: argparse.Namespace, directory: Path, outputs: Outputs | None) -> HostAgent:
     return HostAgent(_host_options(args), directory, _report, outputs)
+
+
+def _command(args: argparse.Namespace) -> list[str]:
+    if not args.transparent:
+        return python(args.script, args.args)
+    try:
+        return transparent_python(args.script, args.args)
+    except (RefusedScriptError, OSError) as error:
+        raise UsageError(str(error)) from None
 
 
 def _host_options(args: argparse.Namespace) -> Options:
@@ -174,7 +186,7 @@ def _host_options(args: argparse.Namespace) -> Options:
         raise UsageError(f"--node-rank {args.node_rank}: places count from 0")
     return Options(
         args.job, args.nodes, spares, args.nproc_per_node, args.standby, _address(args),
-        args.daemon, python(args.script, args.args), _node_rank(args.node_rank),
+        args.daemon, _command(args), _node_rank(args.node_rank),
         read_key(args.job, args.key_file) if args.key_file else None,
     )  # fmt: skip
 

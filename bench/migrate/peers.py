@@ -6,10 +6,7 @@ so all three train with the same one.
 
 from __future__ import annotations
 
-import hashlib
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,14 +16,13 @@ from statistics import median
 
 from bench.migrate import takeovers
 from bench.migrate.events import Events, Resumed, resumed
-from bench.migrate.jobs import LOOPS, RANKS, REPO, JobError, run_job, standalone, torchrun
+from bench.migrate.jobs import LOOPS, RANKS, JobError, run_job, standalone, torchrun
 from bench.migrate.takeovers import Fault
 from bench.report import Row
 from bench.training.trace import UNLIMITED
 from lab.supply import locked
+from lab.supply.own_venv import OwnVenvError, own_python
 
-LOCK = locked.FOLDER / "torchft.txt"
-"""Of torchft and what it needs, but for torch."""
 EVERY = 25
 """Steps from one checkpoint of torchrun's job to the next."""
 _HEARTBEAT_MS = 5000  # torchft's default
@@ -51,27 +47,10 @@ def _release() -> str:
 
 def torchft_python() -> Path:
     """The interpreter that has torchft; makes its virtual environment when there is none."""
-    home = REPO / "build" / "torchft"
-    stamp = home / hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]
-    python = home / "bin" / "python"
-    if stamp.exists():
-        return python
-    subprocess.run([sys.executable, "-m", "venv", "--clear", home], check=True)
-    site = Path(subprocess.run(
-        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-        check=True, capture_output=True, text=True,
-    ).stdout.strip())  # fmt: skip
-    import torch
-
-    (site / "torch.pth").write_text(f"{Path(torch.__file__).parents[1]}\n")
-    pip = subprocess.run(
-        [python, "-m", "pip", "install", "-q", "--require-hashes", "--no-deps", "-r", LOCK],
-        check=False, capture_output=True, text=True,
-    )  # fmt: skip
-    if pip.returncode:
-        raise JobError(f"{LOCK.name} cannot be installed\n{pip.stderr[-2000:]}")
-    stamp.touch()
-    return python
+    try:
+        return own_python("torchft")
+    except OwnVenvError as error:
+        raise JobError(str(error)) from None
 
 
 def torchft(steps: int, heartbeat_ms: int) -> Callable[[Path], list[str | Path]]:

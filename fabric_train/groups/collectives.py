@@ -17,12 +17,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed as dist
-from torch import Tensor
 from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch.futures import Future
 
@@ -30,6 +29,7 @@ from fabric_train.groups import backend
 from fabric_train.groups.agent_store import generation_store
 from fabric_train.groups.generation_group import LOOK_S, LOOKS, GenerationGroup
 from fabric_train.groups.gloo_group import GlooGeneration
+from fabric_train.groups.kept_calls import KeptCalls, future_of
 from fabric_train.groups.nccl_group import NcclGeneration
 from fabric_train.groups.plugin_group import PluginGeneration
 from fabric_train.groups.torch_calls import TorchCalls, Use
@@ -102,6 +102,8 @@ class FabricGroup(TorchCalls):
         self.on_broken: Callable[[int, str], None] = lambda _generation, _error: None
         self.subgroups: dict[str, FabricGroup] = {}
         """Groups that the job has made, by name: of those with this rank."""
+        self.kept: KeptCalls | None = None
+        """Keeps the collectives of an attempt, of a job that repeats them."""
 
     def adopt(self, inner: GenerationGroup) -> None:
         """Use ``inner`` from now on; the one before has to be quiet by then."""
@@ -153,7 +155,7 @@ class FabricGroup(TorchCalls):
             for work, one in list(self._pending.items()):
                 if one.inner is inner:
                     self._stuck.append(one)
-                    self._end(work)
+                    self._end(work, well=False)
 
     def wait_quiet(self, timeout_s: float) -> bool:
         """Wait until no collective can write memory any more. False: some still might."""
@@ -173,7 +175,9 @@ class FabricGroup(TorchCalls):
         """
         inner = self._inner
         for one in (self, *self.subgroups.values()):
-            one._raise_mistake()  # noqa: SLF001
+            one.raise_mistake()
+        if self.kept is not None:
+            self.kept.wait_ended()
         self.on_settle()
         if inner is not None and not self.broken:
             try:
@@ -183,7 +187,8 @@ class FabricGroup(TorchCalls):
                 self._fail(inner, error)
         return not self.broken
 
-    def _raise_mistake(self) -> None:
+    def raise_mistake(self) -> None:
+        """Raise ``RuleError`` for a collective that was started and cannot be done."""
         if self._mistake and not self.broken:
             text, self._mistake = self._mistake, ""
             raise RuleError(text)
@@ -200,9 +205,31 @@ class FabricGroup(TorchCalls):
             return _done(result)
         if self.use is Use.SETUP:
             return start(inner.group)
+        if self.kept is not None:
+            return self.kept.run(self, start, result, joint=joint)
         if self.broken:
             return _done(result)
-        self._raise_mistake()
+        self.raise_mistake()
+        future = future_of(result)
+        if not self.begin(start, result, lambda _well: future.set_result(result), joint=joint):
+            return _done(result)
+        return _create_work_from_future(future)
+
+    def begin(
+        self,
+        start: Callable[[Any], Any],
+        result: list[Any],
+        finish: Callable[[bool], None],
+        *,
+        joint: bool,
+    ) -> bool:
+        """Start a collective on the connections of this generation, which writes to ``result``.
+
+        ``finish`` is called once when it has ended, with whether it has done its work; from any
+        thread. False: it has failed at once, and ``finish`` is not called. Raises ``RuleError``.
+        """
+        inner = self._inner
+        assert inner is not None
         self.on_start(result)
         try:
             work = start(inner.group)
@@ -211,12 +238,12 @@ class FabricGroup(TorchCalls):
             if inner.is_mistake(error):
                 raise RuleError(str(error)) from None
             self._fail(inner, error)
-            return _done(result)
+            return False
         future = _ended(work)
-        pending = _Pending(inner, result, work, _future_of(result))
-        self._pending[work] = pending  # under the GIL, as its end
+        self._pending[work] = _Pending(inner, result, work, finish)  # under the GIL, as its end
 
         def end(ended: Future[Any]) -> None:
+            well = True
             try:
                 ended.value()
                 if joint:
@@ -225,20 +252,21 @@ class FabricGroup(TorchCalls):
                 if inner.is_mistake(error):
                     self._mistake = self._mistake or str(error)
                 else:
+                    well = False
                     self._fail(inner, error)
             finally:
-                self._end(work)
+                self._end(work, well=well)
 
         future.then(end)
-        return _create_work_from_future(pending.future)
+        return True
 
-    def _end(self, work: Any) -> None:
+    def _end(self, work: Any, *, well: bool) -> None:
         """The collective has ended, or counts as ended; once for each."""
         pending = self._pending.pop(work, None)
         if pending is None:
             return
         self.on_end()
-        pending.future.set_result(pending.result)
+        pending.finish(well)
         if self._awaited:  # who sets it looks at what is pending after that
             with self._idle:
                 self._idle.notify_all()
@@ -251,12 +279,12 @@ class FabricGroup(TorchCalls):
 
 @dataclass(frozen=True, eq=False)
 class _Pending:
-    """A collective that was started: what it may write, and the future of who waits for it."""
+    """A collective that was started: what it may write, and who hears of its end."""
 
     inner: GenerationGroup
     result: list[Any]
     work: Any
-    future: Future[Any]
+    finish: Callable[[bool], None]
 
 
 def _ended(work: Any) -> Future[Any]:
@@ -278,23 +306,10 @@ def _ended(work: Any) -> Future[Any]:
     return future
 
 
-def _future_of(result: Sequence[Any]) -> Future[Any]:
-    devices = {one.device for one in _tensors(result) if one.device.type == "cuda"}
-    return Future(devices=list(devices))
-
-
 def _done(result: Sequence[Any]) -> Any:
-    future = _future_of(result)
+    future = future_of(result)
     future.set_result(result)
     return _create_work_from_future(future)
-
-
-def _tensors(result: Sequence[Any]) -> Iterator[Tensor]:
-    for one in result:
-        if isinstance(one, Tensor):
-            yield one
-        else:
-            yield from _tensors(one)
 
 
 class Connecting:

@@ -54,6 +54,7 @@ class JobGroup(FabricGroup):
         if self.rank() not in ranks:
             return None
         one = self.subgroups[group_name] = Subgroup(self, group_name, list(ranks))
+        one.kept = self.kept
         inner = self.inner
         if inner is not None and self.use is not Use.LOCAL:
             inner.connect_parts({group_name: one.ranks})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed as dist
@@ -37,6 +38,18 @@ class Use(enum.Enum):
 _JOINT = ("allreduce", "allgather", "all_gather", "reduce_scatter", "all_to_all", "alltoall")
 
 
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of a collective, which can be repeated with other tensors."""
+
+    name: str
+    arguments: tuple[Any, ...]
+
+    def __call__(self, group: Any) -> Any:
+        """Start it on ``group``; returns its ``Work``."""
+        return method(group, self.name)(*self.arguments)
+
+
 class TorchCalls(dist.ProcessGroup):
     """Answers each call locally where the use is LOCAL, and starts it by ``_run`` otherwise."""
 
@@ -60,7 +73,7 @@ class TorchCalls(dist.ProcessGroup):
 
     def _start(self, name: str, result: list[Any], *arguments: Any) -> Any:
         joint = name.startswith(_JOINT)
-        return self._run(lambda group: method(group, name)(*arguments), result, joint=joint)
+        return self._run(Call(name, arguments), result, joint=joint)
 
     def _reduces(self) -> None:
         if self.use is Use.ATTEMPT and not self.broken:

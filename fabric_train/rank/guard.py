@@ -28,6 +28,8 @@ def guarded_checkpoint(
     Raises ``CheckpointRefusedError``, and ``OSError`` of the file system, of which
     ``CheckpointFullError`` is one; nothing is published then, nor when the caller's block raises.
     """
+    if link.released:
+        raise RuntimeError("the job has ended: write its last checkpoint inside of steps()")
 
     def newest_generation() -> int:
         return _newest_generation(link, rank, timeout_s)

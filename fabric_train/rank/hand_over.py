@@ -46,6 +46,10 @@ class HandOver:
             self._number = self._link.store(rank, step, self._start.capture_next())
         self._link.wait_stored(self._number)
 
+    def again(self) -> None:
+        """Who keeps this rank's states may be others now: `complete` sends once more."""
+        self._open, self._number = False, None
+
     def store_late(self, rank: int, step: int) -> None:
         """Send the state at the start of ``step``, if the gate before has not seen all of it.
 

@@ -22,7 +22,6 @@ no collectives and no random numbers until the next step: a replacement would no
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import secrets
 import sys
@@ -31,11 +30,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from fabric_train.groups import collectives
+from fabric_train.groups.bucket_order import BucketOrder
 from fabric_train.groups.collectives import GenerationGroup, Use
 from fabric_train.groups.job_group import JobGroup
 from fabric_train.groups.nccl_group import use_current_device
@@ -69,7 +67,7 @@ from fabric_train.state.transfer import CorruptStateError
 _REHEARSALS = 2  # DDP orders its buckets anew before its second forward pass
 
 
-class _RunAgainError(BaseException):
+class RunAgainError(BaseException):
     """Ends an attempt that has to be run again. Not an Exception: the loop must not catch it."""
 
 
@@ -100,7 +98,7 @@ class Job:
         self._later: LaterPart | None = None  # of the state, still on its way
         self._name = ""  # of the job
         self._run = secrets.token_hex(8)  # of the job: rank 0's, once the ranks have agreed
-        self._order = hashlib.sha256()
+        self._order = BucketOrder(lambda: self.rehearsing)
         self._progress = Progress(self._link)
         self.pause = self._progress.pauses.pause
         self._after = AfterRecovery()
@@ -197,12 +195,12 @@ class Job:
             with self._own.rules.ending():
                 yield
             self._gate()  # a loop may skip the optimizer's step
-        except _RunAgainError:
+        except RunAgainError:
             self._rewind()
             return
         except Exception:
             # An error of the loop that stems from a collective that failed, e.g. a check for NaN.
-            if self.rehearsing or self._applied or not self._group.broken:
+            if self.rehearsing or self._applied or not self._is_of_loss():
                 raise
             self._recover(ready=False)
             self._rewind()
@@ -232,8 +230,6 @@ class Job:
         """
         if self._in_attempt or not self._applied or not self._started:
             raise RuntimeError("checkpoint() after an attempt that job.applied says counts")
-        if self._link.released:
-            raise RuntimeError("the job has ended: write its last checkpoint inside of steps()")
         checkpoints = CheckpointDirectory(Path(directory), self._name, self._run)
         return self._progress.pauses.during(
             guarded_checkpoint(checkpoints, self._link, self.rank, self._step, self._timeout_s)
@@ -247,7 +243,7 @@ class Job:
         self._progress.watch(self._group)
         self._announce_end = announce_early_end(self._link, self._group)
         self._group.on_broken = self._report_broken
-        self._group.on_ddp_broadcast = self._note_broadcast
+        self._group.on_ddp_broadcast = self._order.note
         dist.Backend.register_backend("fabric", self._group.for_torch, devices=["cpu", "cuda"])
         use_current_device()
         if not self._spare:
@@ -270,7 +266,7 @@ class Job:
         while self._rehearsals:
             yield from self._offer_step()
         own, said = self._own, self._own.statement()
-        facts = {**own.layout(), "buckets of DDP": self._order.hexdigest()[:16]}
+        facts = {**own.layout(), "buckets of DDP": self._order.digest}
         if not self._spare:
             self._agree({**facts, **own.state.facts(), "first step": str(self._step)})
             self._after.compare()
@@ -320,8 +316,13 @@ class Job:
             if self.rank in self._recover(ready=False, planned=True).copies:
                 self._capture()
 
+    def _is_of_loss(self) -> bool:
+        """An error of the loop may stem from a collective that failed."""
+        return self._group.broken
+
     def _rewind(self) -> None:
         """Take back what an attempt has changed; nothing of it was applied."""
+        self._own.start.forget_next()
         if self._uncommitted:
             self._uncommitted = False
             self._own.start.restore()
@@ -348,7 +349,7 @@ class Job:
                 self._own.state.make_optimizer_state()
                 self._applied = False
             self._rehearsals -= 1
-            raise _RunAgainError
+            raise RunAgainError
         assert self._group.inner is not None
         if not self._group.broken:
             self._own.rules.check()
@@ -356,9 +357,7 @@ class Job:
         if ready:
             self._own.hand_over.complete(self.rank, self._step + 1)
             try:
-                number, digest = self._preparation.ready_for(), self._own.start.digest
-                self._own.give_shards(self._group.inner, self._step)
-                agreed, equal = self._progress.vote(self._group.inner, number, digest, self._step)
+                agreed, equal = self._vote(self._group.inner)
             except RuntimeError as error:
                 self._report_broken(self._generation, str(error))
             else:
@@ -370,8 +369,14 @@ class Job:
                 return
         plan = self._recover(ready=ready)
         if self.rank not in plan.apply:
-            raise _RunAgainError
+            raise RunAgainError
         self._pass_gate()
+
+    def _vote(self, inner: GenerationGroup) -> tuple[int, bool]:
+        """To which generation all could change over, and whether all have the same digest."""
+        number, digest = self._preparation.ready_for(), self._own.start.digest
+        self._own.give_shards(inner, self._step)
+        return self._progress.vote(inner, number, digest, self._step)
 
     def _leave(self, generation: int) -> NoReturn:
         """Wait as a spare: another process takes the rank of this one over, by plan."""
@@ -380,7 +385,7 @@ class Job:
         self._group.abort(generation)
         self._link.send(wire.Recovered(generation, self._step, "leave", {}))
         self._recover(ready=False)
-        raise _RunAgainError
+        raise RunAgainError
 
     def _finish_later(self) -> bool:
         """Wait until the whole state has moved. False: the generation is broken before."""
@@ -446,7 +451,6 @@ class Job:
     def _take_part(self, inner: GenerationGroup, plan: RecoveryPlan, planned: bool) -> str:
         """Send or receive what ``plan`` says; return this rank's part in it."""
         if inner.rank not in plan.apply:
-            self._own.start.forget_next()
             self._rewind()  # what it sends is the state between two steps
         if inner.rank in plan.copies:
             self._holds_state = False  # half of another one's, until all is here
@@ -490,10 +494,6 @@ class Job:
     def _report_broken(self, generation: int, error: str) -> None:
         self._group.broken = True
         self._link.send(wire.Suspect(generation, error[:500]))
-
-    def _note_broadcast(self, tensor: Tensor) -> None:
-        if self.rehearsing and tensor.dtype == torch.int32:
-            self._order.update(repr(tensor.tolist()).encode())
 
     def _give_up(self, reason: str) -> SystemExit:
         self._link.send(wire.Failed(reason))

@@ -21,6 +21,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from fabric_train.state.plain_values import carry
+
 _PLAIN = frozenset({bool, int, float, complex, str, type(None)})
 _WRAPPERS = "torch.nn.parallel."  # what they keep follows the process group, not the script
 _HOOK_KIND = "_is_full_backward_hook"  # follows the hooks, which must not change
@@ -29,6 +31,7 @@ _LONG = 200  # characters of a list of names
 _REPLICATED = ("training", "requires_grad")  # alike on all ranks that train the same
 
 
+@carry
 class Absent(enum.Enum):
     """The value of an attribute that an object does not have."""
 
@@ -107,9 +110,9 @@ class ModuleSettings:
         self._ever_changed |= changed.keys()
         return changed
 
-    def carried(self) -> dict[str, Any]:
-        """What a replacement has to take over."""
-        now = self.now()
+    def carried(self, now: Settings | None = None) -> dict[str, Any]:
+        """What a replacement has to take over, of the present or of ``now``."""
+        now = now or self.now()
         values = self.values(now)
         if self._begun is not None:
             self.changes(self._begun, now)

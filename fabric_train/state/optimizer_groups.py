@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 Membership = list[list[str]]
 """Names of the parameters of each group."""
+SavedGroups = list[list[tuple[dict[str, Any], list[Tensor]]]]
+"""Of each optimizer its groups, with their parameters."""
 
 
 class UnknownParameterError(Exception):
@@ -47,20 +49,20 @@ class OptimizerGroups:
                     found.setdefault(id(one), f"{name}/{key}")
         return found
 
-    def membership(self) -> dict[str, Membership]:
-        """Of each optimizer. Raises ``UnknownParameterError``."""
+    def membership(self, saved: SavedGroups | None = None) -> dict[str, Membership]:
+        """Of each optimizer, as it is or was ``saved``. Raises ``UnknownParameterError``."""
         names = {**self._first, **self._names()}
         found: dict[str, Membership] = {}
-        for name, optimizer in self._optimizers().items():
+        for name, groups in zip(self._optimizers(), saved or self.now(), strict=True):
             found[name] = []
-            for place, group in enumerate(optimizer.param_groups):
-                strange = [one for one in group["params"] if id(one) not in names]
+            for place, (_, parameters) in enumerate(groups):
+                strange = [one for one in parameters if id(one) not in names]
                 if strange:
                     raise UnknownParameterError(
                         f"{name}: group {place} has got {len(strange)} parameters that are of no "
                         "protected module: a replacement could not find them"
                     )
-                found[name].append([names[id(one)] for one in group["params"]])
+                found[name].append([names[id(one)] for one in parameters])
         return found
 
     def check(self) -> None:
@@ -98,7 +100,7 @@ class OptimizerGroups:
         modules = [part for part in self._parts.values() if isinstance(part, nn.Module)]
         return [*self._kept, *(one for module in modules for one in module.parameters())]
 
-    def now(self) -> list[list[tuple[dict[str, Any], list[Tensor]]]]:
+    def now(self) -> SavedGroups:
         """The groups with their parameters, for ``restore``."""
         return [
             [(group, list(group["params"])) for group in optimizer.param_groups]

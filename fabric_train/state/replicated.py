@@ -17,10 +17,11 @@ from torch import Tensor, nn
 
 from fabric_train.rules.loop import RuleError
 from fabric_train.state.behind_gate import BehindGate
-from fabric_train.state.module_settings import ModuleSettings, UnknownSettingError
+from fabric_train.state.module_settings import ModuleSettings, Settings, UnknownSettingError
 from fabric_train.state.optimizer_groups import (
     Membership,
     OptimizerGroups,
+    SavedGroups,
     UnknownParameterError,
     parameters_of,
 )
@@ -61,6 +62,16 @@ class Manifest:
     behind: BehindGate = field(default_factory=BehindGate)
 
 
+@dataclass(frozen=True)
+class Begun:
+    """What an attempt may change before its gate, as it was when the attempt began."""
+
+    buffers: Mapping[str, Tensor]
+    scalars: bytes
+    groups: SavedGroups
+    settings: Settings
+
+
 class LayoutError(Exception):
     """The state of the source does not fit that of the receiver. The text names the first part."""
 
@@ -95,6 +106,9 @@ class ReplicatedState:
         self.groups = OptimizerGroups(self._parts)
         self.structure = Structure(self._parts)
         self.behind = BehindGate()
+        self.begun: Begun | None = None
+        """What `offer` gives in place of the present, while an attempt is under way that is not
+        taken back when a rank is lost."""
 
     def begin(self) -> None:
         """The loop begins: the modules are all there, and stay."""
@@ -179,13 +193,16 @@ class ReplicatedState:
         """
         first: list[tuple[str, Tensor]] = []
         later: list[tuple[str, Tensor]] = []
-        for name, tensor in self.tensors():
+        begun = self.begun
+        for name, now in self.tensors():
+            tensor = begun.buffers.get(name, now) if begun else now
             part = self._parts[name.partition("/")[0]]
             (later if split and _only_for_steps(part, tensor) else first).append((name, tensor))
         specs = tuple(spec_of(name, tensor) for name, tensor in first + later)
         manifest = Manifest(
-            specs, self.scalars(), len(later), self.groups.membership(), self.settings.carried(),
-            self.behind,
+            specs, begun.scalars if begun else self.scalars(), len(later),
+            self.groups.membership(begun.groups if begun else None),
+            self.settings.carried(begun.settings if begun else None), self.behind,
         )  # fmt: skip
         return manifest, [one for _, one in first], [one for _, one in later]
 

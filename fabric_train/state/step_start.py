@@ -14,7 +14,7 @@ from fabric_train.state import behind_gate
 from fabric_train.state.module_settings import Settings
 from fabric_train.state.plain_values import pack, unpack
 from fabric_train.state.rank_local import LocalStates, RandomStates
-from fabric_train.state.replicated import ReplicatedState
+from fabric_train.state.replicated import Begun, ReplicatedState
 
 _PART = "local/"
 
@@ -76,6 +76,11 @@ class StepStart:
             self._note_behind(at_gate, {**before, **at_gate.buffers}, buffers)
         self._buffers = {name: one.detach().clone() for name, one in buffers.items()}
         self._state.structure.mark()
+
+    def begun(self) -> Begun:
+        """What was captured and is no rank's own, for a source in the middle of an attempt."""
+        assert self._settings is not None
+        return Begun(self._buffers, self._scalars, self._groups, self._settings)
 
     def _note_behind(
         self, at_gate: _Next, before: Mapping[str, Tensor], buffers: Mapping[str, Tensor]

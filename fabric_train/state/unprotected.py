@@ -1,7 +1,8 @@
 """Finds state of this process that a replacement would not get.
 
 All live modules, optimizers, schedulers, gradient scalers and iterators of data loaders are looked
-at. What no protected part contains is named, with its class and the number of its elements.
+at. What no protected part contains is named, with its class and the number of its elements. A part
+with a method ``covers`` says of which of them it has the state.
 """
 
 from __future__ import annotations
@@ -86,7 +87,12 @@ def _all_unprotected(parts: Mapping[str, object]) -> list[str]:
     protected = {id(one) for one in _inside(parts.values())}
     mine = {id(tensor) for part in parts.values() for tensor in _tensors_of(part)}
     found = [*_of_parts(parts, mine)]
-    loose = [one for one in _alive() if id(one) not in protected]
+    covering = [one.covers for one in parts.values() if hasattr(one, "covers")]
+    loose = [
+        one
+        for one in _alive()
+        if id(one) not in protected and not any(covers(one) for covers in covering)
+    ]
     inner = {
         id(child)
         for one in loose

@@ -2,7 +2,7 @@
 
 ``FAULTS`` lists faults, each ``RANK:STEP:MOMENT``; each strikes once in the whole job.
 ``SETUP_FAULT`` is a rank that dies once before it has a model. ``BROKEN_GPU``, of one host, is a
-rank that dies there each time.
+rank that dies there each time. ``KEPT``: the loop of a rank that lives runs each attempt once.
 """
 
 import atexit
@@ -63,7 +63,7 @@ def linger():
 
 
 torch.manual_seed(0)
-job = fabric_train.join()
+job = fabric_train.join(kept="KEPT" in os.environ)
 (OUT / f"joined.{os.getpid()}").touch()
 if os.environ.get("SETUP_FAULT") == str(dist.get_rank()) and once("setup"):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -177,6 +177,7 @@ for step in job.steps(TOTAL, first=saved.step if saved else 0):
         if "SCALER" in os.environ and step % 9 == 8:
             loss = loss * float("inf")
         scaler.scale(loss).backward()
+        strike(job, step, "gate")
         scaler.step(optimizer)
         scaler.update()
         if not TAIL:

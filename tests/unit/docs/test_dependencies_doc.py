@@ -33,9 +33,15 @@ TOOLS = {
     "scikit-build-core": ("pyproject.toml", 'build-backend = "scikit_build_core.build"'),
 }
 
-OWN_VENV = {"torchft": "torchft"}
-"""What a bench installs into an environment of its own, because it is what we compare with: its
-lock in ``requirements/``."""
+OWN_VENV = {
+    "torchft": "torchft", "accelerate": "frameworks", "lightning": "frameworks",
+    "transformers": "frameworks",
+}  # fmt: skip
+"""What a bench or a test installs into an environment of its own, because it is what we compare
+with, or whose loops we take over: its lock in ``requirements/``."""
+
+BY_HAND = {"deepspeed"}
+"""What an example imports and nothing here installs: it has no wheel."""
 
 
 def names(requirements: Iterable[str]) -> set[str]:
@@ -73,7 +79,7 @@ def foreign(packages: Iterable[str]) -> set[str]:
     ours = {path.stem for path in files if path.is_relative_to(REPO / "tests")}
     ours |= {*PRODUCT, *TRAIN, *DEVELOPMENT}
     found = set().union(*(imported(path.read_text()) for path in files))
-    return found - ours - set(sys.stdlib_module_names) - set(OWN_VENV)
+    return found - ours - set(sys.stdlib_module_names) - set(OWN_VENV) - set(BY_HAND)
 
 
 def modules(distributions: Iterable[str]) -> set[str]:

@@ -46,7 +46,9 @@ def test_a_directory_that_cannot_be_written_is_not_called_full(tmp_path):
 
 def test_a_checkpoint_without_room_is_not_published_and_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(full_disk.full, "__defaults__", (refusing(errno.ENOSPC),))
-    link = SimpleNamespace(ask=lambda request, _timeout: NewestAnswer(request.question, 3))
+    link = SimpleNamespace(
+        ask=lambda request, _timeout: NewestAnswer(request.question, 3), released=False
+    )
     checkpoints = CheckpointDirectory(tmp_path, "gpt", "one")
     with guarded_checkpoint(checkpoints, link, 0, 5, 1.0) as path:
         (path / "model").write_text("state")

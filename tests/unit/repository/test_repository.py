@@ -37,6 +37,7 @@ BELOW = {
         "state": {"rules"},
         "groups": {"rules", "messages"},
         "rank": {"rules", "messages", "state", "groups"},
+        "frameworks": {"rules", "messages", "state", "groups", "rank"},
         "agent": {"rules", "messages"},
         "host": {"rules", "messages", "agent"},
     },
