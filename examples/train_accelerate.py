@@ -46,7 +46,7 @@ def main() -> None:
             wrapped.step()
             schedule.step()
         if job.applied and step % 20 == 0 and job.rank == 0:
-            print(f"step {step:4}  loss {float(loss):.3f}", flush=True)
+            print(f"step {step:4}  loss {float(loss.detach()):.3f}", flush=True)
     weights = b"".join(one.numpy().tobytes() for one in net.state_dict().values())
     if job.rank == 0:
         print("SHA-256 of the weights:", hashlib.sha256(weights).hexdigest())

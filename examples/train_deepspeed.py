@@ -48,7 +48,7 @@ def main() -> None:
             engine.backward(loss)
             engine.step()
         if job.applied and step % 20 == 0 and job.rank == 0:
-            print(f"step {step:4}  loss {float(loss):.3f}", flush=True)
+            print(f"step {step:4}  loss {float(loss.detach()):.3f}", flush=True)
     weights = b"".join(one.numpy().tobytes() for one in net.state_dict().values())
     if job.rank == 0:
         print("SHA-256 of the weights:", hashlib.sha256(weights).hexdigest())

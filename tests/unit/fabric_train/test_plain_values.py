@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from on_demand import on_demand
 
+module_settings = on_demand("fabric_train.state.module_settings", needs="torch")
 plain_values = on_demand("fabric_train.state.plain_values", needs="torch")
 rank_local = on_demand("fabric_train.state.rank_local", needs="torch")
 replicated = on_demand("fabric_train.state.replicated", needs="torch")
@@ -304,3 +305,8 @@ def test_a_rank_local_state_of_a_stranger_runs_nothing():
                  plain_values.pack([1]), b""):  # fmt: skip
         with pytest.raises(plain_values.ForeignValueError):
             local.decode(body)
+
+
+def test_that_an_attribute_is_absent_is_carried():
+    absent = module_settings.Absent.ABSENT
+    assert round_trip({"net.scale": absent})["net.scale"] is absent
