@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from copy import copy
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from fabricd.detect.locate import Cause, Port, Rules
+from fabricd.detect.causes import Cause, Port, Rules
 
 
 class Unexplained:

@@ -84,7 +84,7 @@ def by_name(lock):
 def test_each_lock_file_is_made_and_each_is_read():
     names = {path.stem for path in locked.FOLDER.glob("*.txt")}
     assert names == LOCKS.keys()
-    assert {path.stem for path in locked.FOLDER.glob("*.in")} == {"lock", "torchft"}
+    assert {path.stem for path in locked.FOLDER.glob("*.in")} == {"frameworks", "lock", "torchft"}
 
 
 @pytest.mark.parametrize("lock", LOCKS)
@@ -127,8 +127,8 @@ def test_each_package_is_there_for_another_or_for_the_project(lock):
     packages = by_name(lock)
     for package in (each for found in packages.values() for each in found):
         known = {canonicalize_name(name) for name in package.via if not name.startswith("-r")}
-        # torchft's torch is that of .venv.
-        known -= {LARGE} if lock == "torchft" else set()
+        # Their torch is that of .venv.
+        known -= {LARGE} if lock in ("frameworks", "torchft") else set()
         assert package.via, package.name
         assert known <= packages.keys(), package.name
 
