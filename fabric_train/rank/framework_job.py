@@ -18,7 +18,6 @@ checkpoints that follow it are kept, too. The last attempt has no gate: it ends 
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
@@ -45,10 +44,6 @@ class FrameworkJob(KeptJob):
         super()._join(process, token)
         answer_objects_alone(lambda: self._group.use is Use.LOCAL)
         say_gloo()
-        os.environ.update(
-            RANK=str(self.rank), WORLD_SIZE=str(self.world), LOCAL_RANK=str(self.rank),
-            LOCAL_WORLD_SIZE=str(self.world), MASTER_ADDR="127.0.0.1", MASTER_PORT="29500",
-        )  # fmt: skip
 
     @property
     def replaces(self) -> bool:
