@@ -27,7 +27,7 @@ from fabric_train.host.agent import HostAgent, Options
 from fabric_train.host.job_key import VARIABLE as KEY_FILE
 from fabric_train.host.job_key import KeyFileError, read_key
 from fabric_train.messages import addresses
-from fabric_train.messages.plain_text import say
+from fabric_train.messages.plain_text import rewrite, say
 from fabric_train.rules import limits
 from fabric_train.rules.coordinator import Coordinator
 from fabric_train.rules.protection import Protection
@@ -233,9 +233,8 @@ async def _show_progress(agent: Agent | HostAgent, every_s: float) -> None:
     while True:
         await asyncio.sleep(every_s)
         text = line.text(*agent.progress(), agent.records, time.monotonic())
-        if rewrites:  # the next line of anybody begins behind it, and the next of these on top
-            sys.stderr.write(f"\r\x1b[K{text}\r")
-            sys.stderr.flush()
+        if rewrites:
+            rewrite(text)
         else:
             _report(text)
 

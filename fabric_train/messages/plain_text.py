@@ -7,6 +7,15 @@ import sys
 
 def say(text: str) -> None:
     """Write one line; what is not printable is replaced by ``?``."""
-    line = "".join(one if one.isprintable() else "?" for one in text)
-    sys.stderr.write(f"{line}\n")
+    sys.stderr.write(f"{_plain(text)}\n")
     sys.stderr.flush()
+
+
+def rewrite(text: str) -> None:
+    """Write it over what `rewrite` wrote last; the next line of anybody begins behind it."""
+    sys.stderr.write(f"\r\x1b[K{_plain(text)}\r")
+    sys.stderr.flush()
+
+
+def _plain(text: str) -> str:
+    return "".join(one if one.isprintable() else "?" for one in text)

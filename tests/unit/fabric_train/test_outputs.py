@@ -74,12 +74,12 @@ def test_each_process_has_its_files_and_a_rank_points_to_who_has_it(tmp_path, sa
 
 
 def test_lines_get_the_rank_that_a_process_has_then(tmp_path, capfd):
-    made = Outputs(None, prefixed=True)
+    made, shown = Outputs(None, prefixed=True), threading.Event()
+    show = made._show
+    made._show = lambda *what: (show(*what), shown.set())
     child = Child(made, "p4")
     child.print(b"warm\n")
-    seen = ""
-    while "warm" not in seen:
-        seen += capfd.readouterr().out
+    assert shown.wait(60)
     made.ranked("p4", 2)
     child.print(b"step 1\nste")
     child.print(b"p 2\n")
@@ -87,7 +87,7 @@ def test_lines_get_the_rank_that_a_process_has_then(tmp_path, capfd):
     child.end()
     made.close()
     rest = capfd.readouterr()
-    assert seen + rest.out == "[p4]: warm\n[rank2]: step 1\n[rank2]: step 2\n"
+    assert rest.out == "[p4]: warm\n[rank2]: step 1\n[rank2]: step 2\n"
     assert rest.err == "[rank2]: trouble\n"
 
 

@@ -139,7 +139,10 @@ RAW = {
     ): "the file that root names",
     ("fabricd/cli/__init__.py", "text"): "of `plugin env`: lines for a shell, quoted",
     ("fabricd/predict/child.py", "f'not a request: {error!r}\\n'"): "repr escapes",
-    ("fabric_train/messages/plain_text.py", "f'{line}\\n'"): "the one way out of fabric_train",
+    ("fabric_train/messages/plain_text.py", "f'{_plain(text)}\\n'"): "the way out of fabric_train",
+    ("fabric_train/messages/plain_text.py", "f'\\r\\x1b[K{_plain(text)}\\r'"): "the other one",
+    ("fabric_train/agent/outputs.py", "number + 1, text"): "what the user's own ranks print",
+    ("fabric_train/agent/log_files.py", "file, left"): "the same, into a file",
 }
 """What is written as it is, with why it may."""
 HARMLESS = ("shown(", "on_one_line(", "json.dumps(")
