@@ -295,6 +295,8 @@ async def test_a_revoked_host_is_thrown_out_and_others_stay(site):
             await client(site, "h5").__aenter__()
         await other.publish(f"{PREFIX}/host/h6/status", b"here", qos=1)
         async for message in compute.messages:
+            if message.retain:
+                continue  # what other tests have left
             wills.append(message.payload)
             if message.payload == b"here":
                 break
