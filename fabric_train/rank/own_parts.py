@@ -51,8 +51,8 @@ class OwnParts:
     ) -> OwnParts:
         """Raises ``TypeError`` for a part that has no state, and without an optimizer."""
         keeper = None
-        if holders.alone:
-            units = ShardUnits(parts, all_parameters=holders.declared)
+        units = ShardUnits(parts, all_parameters=holders.declared) if holders.alone else None
+        if units is not None and units.units:  # a mesh of one rank has none
             keeper = ShardKeeper(units, options or GradientLog())
             stepped = keeper.stepped
             register_optimizer_step_post_hook(lambda one, *_: stepped(one))

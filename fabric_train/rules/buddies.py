@@ -59,6 +59,12 @@ def check_room(rooms: Sequence[Room]) -> None:
     counts = {one.buddies for one in rooms}
     if len(counts) > 1:
         raise DisagreementError(f"ranks want {sorted(counts)} buddies for their shards")
+    hosts = {one.host for one in rooms}
+    kind, there = ("hosts", len(hosts)) if len(hosts) > 1 else ("ranks", len(rooms))
+    if (count := rooms[0].buddies) >= there:
+        raise DisagreementError(
+            f"shards with {count} buddies need {count + 1} {kind}, and the job has {there}"
+        )
     keepers = buddies([one.host for one in rooms], rooms[0].buddies)
     for rank, room in enumerate(rooms):
         mine = wards(keepers, rank)

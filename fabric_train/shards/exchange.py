@@ -36,7 +36,7 @@ class Exchange:
         self._group = group
         self._threads = threads
         self._works: list[tuple[Any, Tensor]] = []
-        self._sums: list[Any] = []
+        self._sums: list[tuple[Sequence[int], list[Any]]] = []
 
     def __enter__(self) -> Exchange:
         return self
@@ -56,17 +56,20 @@ class Exchange:
         for to in buddies:
             for part in head:
                 self._send(part, to)
+        sums = []
         for chunk in chunks(tensors):
             for to in buddies:
                 self._send(chunk, to)
-            self._sums.append(self._threads.submit(_sum, memory(chunk), chunk))
+            sums.append(self._threads.submit(_sum, memory(chunk), chunk))
+        self._sums.append((buddies, sums))
 
-    def post_sums(self, buddies: Sequence[int]) -> None:
-        """Begin to send what all chunks of `post` sum up to."""
-        sums = torch.tensor([one.result() for one in self._sums], dtype=torch.int64)
-        for to in buddies:
-            if sums.numel():
-                self._send(sums, to)
+    def post_sums(self) -> None:
+        """Begin to send what all chunks of each `post` sum up to."""
+        for buddies, waiting in self._sums:
+            sums = torch.tensor([one.result() for one in waiting], dtype=torch.int64)
+            for to in buddies:
+                if sums.numel():
+                    self._send(sums, to)
 
     def receive(self, ward: int, log: ShardLog) -> Arrived:
         """The entry of ``ward``, without its sums. Raises ``RuntimeError``, ``BadEntryError``."""

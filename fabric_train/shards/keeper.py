@@ -14,6 +14,7 @@ from fabric_train.rules import buddies as rule
 from fabric_train.shards import replay
 from fabric_train.shards.entry import Entry
 from fabric_train.shards.exchange import Exchange, hashers
+from fabric_train.shards.host_memory import available
 from fabric_train.shards.log import Replay, ShardLog
 from fabric_train.shards.proof import Proof
 from fabric_train.shards.units import ShardUnits
@@ -71,22 +72,27 @@ class ShardKeeper:
         self._logs: dict[int, ShardLog] = {}
         self._buddies: tuple[int, ...] = ()
         self._wards: tuple[int, ...] = ()
-        self._seeds = True
+        self._new: frozenset[int] = frozenset()  # buddies that have nothing of this rank yet
         self._stepped: dict[int, dict[str, int]] = {}
         self._step: int | None = None  # whose gate was reached last
 
     def need(self) -> tuple[int, int]:
-        """Bytes that a buddy needs for this rank's shards, and that go there with each step."""
+        """Bytes that a buddy needs for this rank's shards, and that go there with each step.
+
+        Of both the most. What arrives is beside what is kept until all of it is here.
+        """
         sizes, renew = self.units.sizes(), self.options.renew_steps
-        kept = [
-            sum(
-                one * ((now - turn) % renew + 1)
-                for (_, one), turn in zip(sizes, self._turns, strict=True)
-            )
+        turns = [
+            [one for one, turn in zip(sizes, self._turns, strict=True) if turn == now]
             for now in range(renew)
         ]
-        base, gradients = (sum(column) for column in zip(*sizes, strict=True))
-        return base + max(kept), gradients + base // renew
+        ages = [
+            sum(one * ((now - turn) % renew + 1) for turn in range(renew) for _, one in turns[turn])
+            for now in range(renew)
+        ]
+        base, gradients = sum(one for one, _ in sizes), sum(one for _, one in sizes)
+        each_step = gradients + max(sum(one for one, _ in turn) for turn in turns)
+        return base + max(ages) + each_step, each_step
 
     def describe(self) -> str:
         """For people."""
@@ -98,7 +104,7 @@ class ShardKeeper:
         )
 
     def size(self) -> int:
-        """Bytes that are kept here."""
+        """Bytes that are used here for the shards of others."""
         return sum(log.size for log in self._logs.values())
 
     def limit(self) -> int:
@@ -106,8 +112,7 @@ class ShardKeeper:
         if self.options.host_memory is not None:
             return self.options.host_memory
         ranks = max(1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
-        pages = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return pages * 3 // 4 // ranks
+        return available() * 3 // 4 // ranks
 
     def keeps(self) -> dict[int, tuple[int, int]]:
         """Of the ranks whose shards are here: the first and last step that can be rebuilt."""
@@ -127,9 +132,12 @@ class ShardKeeper:
         """
         keepers = rule.buddies(hosts, self.options.buddies)
         self._buddies, self._wards = keepers[rank], rule.wards(keepers, rank)
-        self._logs = {ward: self._logs.get(ward, ShardLog()) for ward in self._wards}
-        spans = [keeps[buddy].get(rank) for buddy in self._buddies]
-        self._seeds = not all(span and span[0] <= step <= span[1] for span in spans)
+        # Those of others stay until their new buddies have all: they may be rebuilt from here.
+        self._logs |= {ward: ShardLog() for ward in self._wards if ward not in self._logs}
+        spans = {buddy: keeps[buddy].get(rank) for buddy in self._buddies}
+        self._new = frozenset(
+            buddy for buddy, span in spans.items() if span is None or not span[0] <= step <= span[1]
+        )
 
     def exchange(self, group: Any, rank: int, step: int) -> None:  # noqa: ANN401
         """Before the vote on the step after ``step``: give away what it takes to repeat it.
@@ -137,12 +145,12 @@ class ShardKeeper:
         Returns when buddies have it and when this rank has that of its wards; the buddies say so by
         their vote. Raises ``RuntimeError`` where the group is broken, ``BadEntryError``.
         """
-        entry, tensors = self._entry(rank, step)
         with Exchange(group, self._threads) as exchange:
-            if self._buddies:
-                exchange.post(entry, tensors, self._buddies)
+            for seeds in (False, True):
+                if to := [one for one in self._buddies if (one in self._new) == seeds]:
+                    exchange.post(*self._entry(rank, step, seeds=seeds), to)
             arrived = [exchange.receive(ward, self._logs[ward]) for ward in self._wards]
-            exchange.post_sums(self._buddies)
+            exchange.post_sums()
             for one in arrived:
                 exchange.accept(one, self._logs[one.entry.rank])
             exchange.finish()
@@ -152,17 +160,17 @@ class ShardKeeper:
         self._stepped[step] = {}
         self._proof.begin(step)
 
-    def _entry(self, rank: int, step: int) -> tuple[Entry, list[Tensor]]:
+    def _entry(self, rank: int, step: int, *, seeds: bool) -> tuple[Entry, list[Tensor]]:
         units = self.units
         gradients = {
             place: gradient
             for place, unit in enumerate(units.units)
             if (gradient := units.gradient(unit)) is not None
         }
-        due = range(len(units.units)) if self._seeds else self._due(step)
+        due = range(len(units.units)) if seeds else self._due(step)
         renewed = {place: units.tensors(units.units[place]) for place in due}
         entry = Entry(
-            rank, step, self._seeds, len(units.units),
+            rank, step, seeds, len(units.units),
             {place: spec_of("", one) for place, one in gradients.items()},
             {place: tuple(spec_of(*one) for one in each) for place, each in renewed.items()},
             units.fields(),
@@ -178,7 +186,8 @@ class ShardKeeper:
 
     def voted(self) -> None:
         """The vote has succeeded: all buddies have all."""
-        self._seeds = False
+        self._new = frozenset()
+        self._logs = {ward: self._logs[ward] for ward in self._wards}
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """``optimizer`` has made its step behind the gate."""

@@ -7,7 +7,7 @@ step. So whatever step any rank has applied, its gradients are here.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,10 +65,11 @@ class ShardLog:
 
     @property
     def size(self) -> int:
-        """Bytes that are kept, without those for later use."""
-        return sum(
+        """Bytes that it uses, with those that wait for what arrives next."""
+        kept = sum(
             data.numel() for one in self._units for _, data in (*one.base, *one.gradients.values())
         )
+        return kept + sum(size * len(free) for size, free in self._free.items())
 
     def buffers(self, entry: Entry) -> list[Tensor]:
         """Memory for the tensors of ``entry``, to be filled and given to `add`.
@@ -107,6 +108,10 @@ class ShardLog:
         oldest = min((one.step for one in self._units), default=entry.step)
         self._fields = {at: one for at, one in self._fields.items() if oldest <= at < entry.step}
         self._fields[entry.step] = entry.fields
+        likely = Counter(size_of(spec) for spec in entry.specs())  # in the next entry, too
+        self._free = defaultdict(
+            list, {size: free[: likely[size]] for size, free in self._free.items() if likely[size]}
+        )
 
     def offer(
         self, until: int, stepped: Mapping[int, Mapping[str, int]]

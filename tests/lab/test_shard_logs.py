@@ -14,14 +14,15 @@ from lab.topology import Topology
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 
+DECLARED = SHARDED.with_name("declared_loop.py")
 STEPS = 14
 MOMENTS = ("3:3:forward", "1:5:backward", "2:7:gate", "0:9:optimizer", "1:11:clip")
 NEIGHBOURS = ("1:6:backward", "2:6:backward")
 
 
-def train(directory, *faults, spares=1, steps=STEPS, **more):
+def train(directory, *faults, spares=1, steps=STEPS, script=SHARDED, **more):
     directory.mkdir()
-    args = ["--standalone", "--nproc-per-node", str(RANKS), "--spares", str(spares), str(SHARDED)]
+    args = ["--standalone", "--nproc-per-node", str(RANKS), "--spares", str(spares), str(script)]
     return subprocess.run(
         [sys.executable, "-m", "fabric_train.run", *args, str(steps), str(directory)],
         env=environment(*faults, **{"MESH": str(RANKS), **more}), cwd=directory, check=False,
@@ -43,6 +44,23 @@ def test_ranks_whose_shards_no_other_one_has_are_rebuilt_bit_by_bit(tmp_path):
     done = same_as_undisturbed(tmp_path, *MOMENTS)
     assert "1 buddy keeps a copy and the gradients since: " in done.stderr
     assert len(set(weights(tmp_path / "job"))) == RANKS
+
+
+PLAIN_MOMENTS = ("1:4:forward", "2:7:gate", "3:9:optimizer", "0:11:forward")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("mesh", "layers"), [("2x2", 2), ("4", RANKS)])
+def test_plain_tensors_are_taken_over_as_the_loop_declares_them(tmp_path, mesh, layers):
+    same_as_undisturbed(tmp_path, *PLAIN_MOMENTS, script=DECLARED, MESH=mesh)
+    assert len(set(weights(tmp_path / "job"))) == layers
+
+
+@pytest.mark.nightly
+def test_who_declares_replicas_that_are_none_is_told_at_the_start(tmp_path):
+    done = train(tmp_path / "job", spares=0, script=DECLARED, MESH="2x2", SEED="7")
+    assert done.returncode == 1, done.stderr
+    assert "ranks 1 and 3 hold the same shards, and their states differ" in done.stderr
 
 
 @pytest.mark.nightly

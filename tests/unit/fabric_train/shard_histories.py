@@ -29,9 +29,9 @@ class Rank:
 class World:
     """``groups``: ranks with the same shards. Groups of one rank are kept by buddies."""
 
-    def __init__(self, seed, plan=plan_recovery, *, seeds=True):
-        """``seeds``: who gets a new buddy gives it all."""
-        self.gives_all = seeds
+    def __init__(self, seed, plan=plan_recovery, *, seeds=True, drops=False):
+        """``seeds``: who gets a new buddy gives it all. ``drops``: at once what others keep now."""
+        self.gives_all, self.drops_early = seeds, drops
         self.random = random.Random(seed)
         self.plan = plan
         copies = self.random.choice((1, 1, 2, 3))
@@ -39,16 +39,20 @@ class World:
         self.groups = [tuple(range(one, shards * copies, shards)) for one in range(shards)]
         self.count = shards * copies
         per_host = self.random.choice((1, 1, 2))
-        hosts = [f"h{rank // per_host}" for rank in range(self.count)]
-        alone = copies == 1
-        self.keepers = buddies(hosts, self.random.randint(1, 2)) if alone else [()] * self.count
+        self.hosts = [f"h{rank // per_host}" for rank in range(self.count)]
+        self.buddies = self.random.randint(1, 2) if copies == 1 else 0
+        self.keepers = self.place()
         self.ranks = [Rank() for _ in range(self.count)]
         for one in self.ranks:
             one.state = 0
-        self.seeds = set(range(self.count))
+        self.seeds = {(rank, to) for rank in range(self.count) for to in self.keepers[rank]}
         self.step = 0
         self.refused = ""
         self.died = set()
+
+    def place(self):
+        """Who keeps whose, where the ranks are now."""
+        return buddies(self.hosts, self.buddies) if self.buddies else [()] * self.count
 
     def die(self, chance=0.15):
         """A rank or two end; spares take their places."""
@@ -56,6 +60,8 @@ class World:
             rank = self.random.randrange(self.count)
             self.ranks[rank] = Rank()
             self.died.add(rank)
+            if self.random.random() < 0.3:  # its place is taken on another host, others' are not
+                self.hosts[rank] = f"h{self.random.randrange(2 * self.count)}"
 
     def check(self):
         if self.died:
@@ -87,16 +93,22 @@ class World:
             if self.live(rank) and not (deaf and self.random.random() < 0.5):
                 self.ranks[rank].state += 1
                 self.ranks[rank].ready = False
+                self.drop(rank)
         self.check()
         if any(one.state == self.step for one in self.ranks):
             raise DiedError  # somebody's connection broke, and nobody died
         self.step += 1
         self.seeds.clear()
 
+    def drop(self, to):
+        """What is kept of ranks that others keep now."""
+        mine, known = wards(self.keepers, to), self.ranks[to].keeps
+        self.ranks[to].keeps = {ward: span for ward, span in known.items() if ward in mine}
+
     def give(self, rank, to):
         keeper, step = self.ranks[to], self.ranks[rank].state
         first, last = keeper.keeps.get(rank, (0, -1))
-        if rank in self.seeds:
+        if (rank, to) in self.seeds:
             first = step
         elif not first <= step <= last:
             raise WrongStateError(
@@ -120,17 +132,15 @@ class World:
     def recover_once(self):
         reports = [RankReport(one.state, one.ready, dict(one.keeps)) for one in self.ranks]
         plan = self.plan(reports, self.groups)
+        self.keepers = self.place()
         self.seeds = {
-            rank
+            (rank, to)
             for rank in range(self.count)
             for to in self.keepers[rank]
             if self.gives_all and not self.covers(self.ranks[to].keeps.get(rank), plan.step)
         }
-        for to in range(self.count):
-            mine = set(wards(self.keepers, to))
-            self.ranks[to].keeps = {
-                ward: span for ward, span in self.ranks[to].keeps.items() if ward in mine
-            }
+        for to in range(self.count) if self.drops_early else ():
+            self.drop(to)
         for rank in plan.copies:
             self.ranks[rank].state = None
             self.ranks[rank].ready = False
@@ -190,16 +200,16 @@ class World:
                         self.ranks[to].state == step
                         or (self.ranks[to].state == step - 1 and self.ranks[to].ready)
                     )
-                    for to in self.keepers[rank]
+                    for to in range(self.count)
                 )
                 if not able and not kept:
                     return True
         return False
 
 
-def play(seed, steps=12, plan=plan_recovery, *, seeds=True):
+def play(seed, steps=12, plan=plan_recovery, **how):
     """A history; returns it. Raises ``WrongStateError``."""
-    world = World(seed, plan, seeds=seeds)
+    world = World(seed, plan, **how)
     for _ in range(steps):
         try:
             world.attempt()

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from on_demand import on_demand
 
+from fabric_train.rules.agreement import Beginning, DisagreementError, agree_in_groups
 from fabric_train.rules.step_rule import RankReport, UnrecoverableError, plan_recovery
 
 replicas = on_demand("fabric_train.state.replicas", needs="torch")
@@ -36,6 +37,51 @@ def test_what_all_ranks_say_is_a_partition():
 def test_ranks_that_contradict_each_other_are_named(groups, says):
     with pytest.raises(ValueError, match=says):
         replicas.partition(groups)
+
+
+def mesh(*ranks):
+    torch = pytest.importorskip("torch")
+    return type("Mesh", (), {"mesh": torch.tensor(ranks)})()
+
+
+def test_a_script_declares_its_replicas_by_a_mesh_or_by_all_groups():
+    assert replicas.declared(mesh(3, 1), 3, 4) == (1, 3)
+    assert replicas.declared([[0, 2], [3, 1]], 1, 4) == (1, 3)
+    assert replicas.Holders.of({}, [[0], [1]], 0, 2, late=True).alone
+    assert not replicas.Holders.of({}, [[0, 1]], 0, 2, late=True).alone
+    assert replicas.Holders.of({}, None, 0, 2, late=False).ranks is None
+
+
+@pytest.mark.parametrize(
+    ("groups", "says"),
+    [
+        ("ab", "neither a mesh nor a list"),
+        (7, "neither a mesh nor a list"),
+        ([[0, 2]], "rank 1 is in 0 of 1 groups"),
+        ([[0, 1], [1, 2]], "rank 1 is in 2 of 2 groups"),
+        ([[1, 1]], "not different ranks below 4"),
+        ([[1, 9]], "not different ranks below 4"),
+        ([[1, -1]], "not different ranks below 4"),
+    ],
+)
+def test_declared_replicas_that_cannot_be_are_refused(groups, says):
+    with pytest.raises(ValueError, match=says):
+        replicas.declared(groups, 1, 4)
+
+
+def test_replicas_are_declared_by_jobs_whose_spares_wait_for_their_rank():
+    with pytest.raises(ValueError, match=r"join\(late=True\)"):
+        replicas.Holders.of({}, [[0, 1]], 0, 2, late=False)
+
+
+def test_layouts_are_compared_within_groups():
+    said = [{"model": "a"}, {"model": "b"}, {"model": "a"}, {"model": "c"}]
+    exchange = lambda _mine: [Beginning("", one).encode() for one in said]  # noqa: E731
+    agree_in_groups(exchange, said[0], (0, 2))
+    with pytest.raises(
+        DisagreementError, match=r"ranks \[1, 3\].*model is c on rank 3 and b on rank 1"
+    ):
+        agree_in_groups(exchange, said[1], (1, 3))
 
 
 def test_a_source_that_has_applied_the_step_is_preferred_and_owes_nothing():

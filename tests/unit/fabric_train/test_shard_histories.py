@@ -32,6 +32,13 @@ def sent_before_the_step(reports, groups):
     return Early(**{one.name: getattr(plan, one.name) for one in dataclasses.fields(plan)})
 
 
+def from_any_keeper(reports, groups):
+    reports = [
+        dataclasses.replace(one, keeps=dict.fromkeys(one.keeps, (0, 1 << 30))) for one in reports
+    ]
+    return plan_recovery(reports, groups)
+
+
 def at_the_lowest_step(reports, groups):
     plan = plan_recovery(reports, groups)
     held = [one.committed for one in reports if one.committed is not None]
@@ -43,10 +50,15 @@ def play_all(**how):
         histories.play(seed, **how)
 
 
-@pytest.mark.parametrize("broken", [sent_before_the_step, at_the_lowest_step])
+@pytest.mark.parametrize("broken", [sent_before_the_step, from_any_keeper, at_the_lowest_step])
 def test_rules_without_one_of_their_sentences_fail_here(broken):
     with pytest.raises(histories.WrongStateError):
         play_all(plan=broken)
+
+
+def test_a_buddy_that_forgets_a_rank_before_it_is_rebuilt_fails_here():
+    with pytest.raises(histories.WrongStateError):
+        play_all(drops=True)
 
 
 def test_a_job_whose_new_buddies_get_no_first_copy_fails_here():
