@@ -69,7 +69,7 @@ class ShardLog:
         kept = sum(
             data.numel() for one in self._units for _, data in (*one.base, *one.gradients.values())
         )
-        return kept + sum(size * len(free) for size, free in self._free.items())
+        return int(kept) + sum(size * len(free) for size, free in self._free.items())
 
     def buffers(self, entry: Entry) -> list[Tensor]:
         """Memory for the tensors of ``entry``, to be filled and given to `add`.
