@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fabric_train.frameworks.numbers import encoded_numbers, restore_numbers
-from fabric_train.frameworks.refusal import RefusedTrainingError
+from fabric_train.frameworks.refusal import RefusedTrainingError, refuse_second_loop
 from fabric_train.frameworks.versions import check_version
 from fabric_train.frameworks.wrapping import wrap
 from fabric_train.state.rank_local import RandomStates
@@ -54,8 +54,7 @@ def hook(trainer: Any, job: FrameworkJob) -> None:
     import accelerate
     import transformers
 
-    if job.has_loop:
-        raise RefusedTrainingError("a job has one training loop, and this is the second one")
+    refuse_second_loop(job)
     check_version("transformers", transformers.__version__)
     check_version("accelerate", accelerate.__version__)
     _check(trainer)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fabric_train.frameworks.numbers import encoded_numbers, restore_numbers
-from fabric_train.frameworks.refusal import RefusedTrainingError
+from fabric_train.frameworks.refusal import RefusedTrainingError, refuse_second_loop
 from fabric_train.frameworks.versions import check_version
 from fabric_train.frameworks.wrapping import wrap
 from fabric_train.state.plain_values import NotPlainError, pack, unpack
@@ -53,8 +53,7 @@ def hook(trainer: Any, job: FrameworkJob) -> None:
     """As ``takeover``; the caller ends the loop."""
     import lightning.pytorch as pl
 
-    if job.has_loop:
-        raise RefusedTrainingError("a job has one training loop, and this is the second one")
+    refuse_second_loop(job)
     check_version("lightning", pl.__version__)
     wrap(trainer, {"_run_stage": _Loop(trainer, job).run_stage})
 
