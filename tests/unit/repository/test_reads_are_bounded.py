@@ -24,6 +24,11 @@ EXCUSED = {
     "fabric_train/agent/processes.py": {"Path(f'/proc/{pid}/stat').read_bytes()": (1, KERNEL)},
     "fabric_train/groups/gloo_group.py": {"(task / 'stat').read_text()": (1, KERNEL)},
     "fabric_train/host/job_socket.py": {"reader.readline()": (2, LIMITED)},
+    "fabric_train/shards/host_memory.py": {
+        "(root / 'proc/meminfo').read_text()": (1, KERNEL),
+        "(root / _GROUP / 'memory.max').read_text()": (1, KERNEL),
+        "(root / _GROUP / 'memory.current').read_text()": (1, KERNEL),
+    },
     "fabricd/clock/boot.py": {
         "(proc / 'sys/kernel/random/boot_id').read_text(errors='replace')": (1, KERNEL),
     },
