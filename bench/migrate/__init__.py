@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 
 from bench.migrate import (
     backend,
+    calls,
+    frameworks,
     hangs,
     hosts,
     kills,
@@ -25,7 +27,9 @@ PARTS: Mapping[str, Callable[..., list[Row]]] = {
     "kills": kills.kills,
     "crash": kills.crashes,
     "sharded": sharded.sharded,
+    "frameworks": frameworks.frameworks,
     "steady": steady.steady,
+    "calls": calls.calls,
     "frozen": hosts.frozen_hosts,
     "broker": hosts.frozen_without_broker,
     "planned": planned.planned,
@@ -41,7 +45,9 @@ MINUTES: Mapping[str, float] = {
     "kills": 10,
     "crash": 4,
     "sharded": 20,
+    "frameworks": 20,
     "steady": 5,
+    "calls": 7,
     "frozen": 8,
     "broker": 8,
     "planned": 5,

@@ -99,4 +99,5 @@ def main() -> None:
     trace.state(job.rank, total, digest(model, optimizer))
 
 
-main()
+if __name__ == "__main__":
+    main()

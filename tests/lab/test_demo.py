@@ -103,10 +103,12 @@ def test_second_act_nic_rank_and_host_are_lost_and_no_step_is(tmp_path):
     assert left_over(demo.pid) == ([], False)
     result = json.loads((tmp_path / "latest" / "training.json").read_text())
     assert result["failures"] == []
-    assert [one["steps lost"] for one in result["strikes"]] == ["0"] * 4
+    assert [one["steps lost"] for one in result["strikes"]] == ["0"] * 5
     moved = [one["moved"] for one in result["strikes"]]
     assert moved[:3] == ["nobody", "rank 0 → h0", "rank 2 → h4"]
-    assert moved[3] == "rank 3 → h2"
+    assert moved[3:] == ["rank 3 → h2", "rank 2 → the spare"]
+    assert len(set(result["shards"].values())) == 4  # no rank has what another one has
+    assert result["shards"] == result["undisturbed_shards"]
     assert "A host dies, the job does not" in (tmp_path / "latest" / "training.html").read_text()
 
 

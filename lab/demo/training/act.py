@@ -16,6 +16,7 @@ from typing import Any
 from lab.cluster import Cluster
 from lab.demo.run import DemoError
 from lab.demo.story import DAMPING, HOLD
+from lab.demo.training import shards
 from lab.demo.training.sources import LineFile, Progress
 from lab.demo.training.story import HOSTS, PACE_S, RAILS, RANKS, TOTAL, Strike, strikes
 from lab.demo.watch import HostWatch, Watch
@@ -57,6 +58,7 @@ class Act:
     generation: int = 0
     weights: dict[int, str] = field(default_factory=dict)
     undisturbed: dict[int, str] = field(default_factory=dict)
+    shards: shards.Shards = field(default_factory=shards.Shards)
     ledger: str = ""
     statuses: dict[str, int] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
@@ -151,7 +153,7 @@ class Act:
                 command, env=environment, cwd=directory, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
-        self.cluster._closers.append(lambda: _end(process))  # noqa: SLF001
+        self.cluster._closers.append(lambda: shards.end(process))  # noqa: SLF001
         return process
 
     # -- strikes -----------------------------------------------------------------------------
@@ -319,6 +321,7 @@ class Act:
             self.weights[rank] = _text(self.out / f"weights.{rank}")
             self.undisturbed[rank] = _text(self.out / "undisturbed" / f"weights.{rank}")
         self.ledger = ledger_command(self._management, "verify").strip()
+        self.shards = shards.play(self.out / "shards", self._tell, lambda: self.show(self))
 
     def _tails(self) -> str:
         paths = [*(self._job.log(node) for node in self._job.hosts),
@@ -331,16 +334,3 @@ def _text(path: Path) -> str:
         return path.read_text()
     except OSError:
         return ""
-
-
-def _end(process: subprocess.Popen[Any]) -> None:
-    """End a job that leads a process group of the lowest priority."""
-    if process.poll() is None:
-        # At its own priority a busy machine would not let it run to its end.
-        os.setpriority(os.PRIO_PGRP, process.pid, 0)
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()

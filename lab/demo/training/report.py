@@ -41,7 +41,12 @@ def failures(act: Act) -> list[str]:
         wrong.append(f"{doubled} steps were applied twice or never")
     if not act.ledger:
         wrong.append("the ledger was not verified")
-    return wrong
+    return [*wrong, *act.shards.failures()]
+
+
+def played(act: Act) -> list[Strike]:
+    """All strikes, with that of the job in shards where it was played."""
+    return [*act.strikes, *([act.shards.strike] if act.shards.strike.start_ns else [])]
 
 
 def row(strike: Strike) -> list[str]:
@@ -70,7 +75,7 @@ def table(act: Act) -> Table:
     made.add_column("strike")
     for name in COLUMNS:
         made.add_column(name, justify="right")
-    for strike in act.strikes:
+    for strike in played(act):
         made.add_row(f"{strike.title} ({strike.target})", *row(strike))
     return made
 
@@ -80,7 +85,8 @@ def sentence(act: Act) -> str:
     digest = next(iter(act.weights.values()), "")[:16]
     return (
         f"{TOTAL} steps on {RANKS} ranks, {act.generation} generations, 0 steps lost; the weights "
-        f"are those of the undisturbed run of the same seed (SHA-256 {digest}…)"
+        f"are those of the undisturbed run of the same seed (SHA-256 {digest}…); so are the "
+        "shards of the second job"
     )
 
 
@@ -124,9 +130,10 @@ def result(act: Act) -> dict[str, Any]:
         "strikes": [
             {"title": strike.title, "target": strike.target,
              **dict(zip(COLUMNS, row(strike), strict=True))}
-            for strike in act.strikes
+            for strike in played(act)
         ],
         "weights": act.weights, "undisturbed": act.undisturbed, "ledger": act.ledger,
+        "shards": act.shards.weights, "undisturbed_shards": act.shards.undisturbed,
     }  # fmt: skip
 
 
@@ -141,7 +148,8 @@ def write(directory: Path, act: Act, version: str) -> Path:
     text = environment.get_template("training.html.j2").render(
         version=version, when=datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
         failures=wrong, sentence=sentence(act), columns=COLUMNS, rails=[],
-        rows=[(f"{one.title} ({one.target})", row(one)) for one in act.strikes],
+        rows=[(f"{one.title} ({one.target})", row(one)) for one in played(act)],
+        shards=act.shards,
         chart=loss_chart(act), log=act.log, timeline=timeline(act), ledger=act.ledger,
         weights=act.weights, undisturbed=act.undisturbed,
     )  # fmt: skip

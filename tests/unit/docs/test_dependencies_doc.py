@@ -76,7 +76,8 @@ def imported(source: str) -> set[str]:
 def foreign(packages: Iterable[str]) -> set[str]:
     """What these packages import that is neither Python's nor ours."""
     files = [path for package in packages for path in (REPO / package).rglob("*.py")]
-    ours = {path.stem for path in files if path.is_relative_to(REPO / "tests")}
+    scripts = (REPO / "tests", REPO / "examples")  # which lie in the path of those beside them
+    ours = {path.stem for path in files if any(path.is_relative_to(one) for one in scripts)}
     ours |= {*PRODUCT, *TRAIN, *DEVELOPMENT}
     found = set().union(*(imported(path.read_text()) for path in files))
     return found - ours - set(sys.stdlib_module_names) - set(OWN_VENV) - set(BY_HAND)
