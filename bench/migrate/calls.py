@@ -40,7 +40,7 @@ def calls(*, quick: bool) -> list[Row]:
 
 def _row(kind: str, ranks: int, mesh: str, step_ms: int, steps: int) -> Row:
     environment = {"BENCH_MESH": mesh} if mesh else {}
-    with run_job(_command(steps, ranks, step_ms), environment) as job:
+    with run_job(_command(steps, ranks, step_ms), environment, ranks=ranks) as job:
         job.wait_end(60 + 4 * steps * (step_ms + 100) / 1e3)
         taken = _taken([(job.directory / f"calls.{rank}").read_text() for rank in range(ranks)])
         sizes = _SIZES.search(job.log())

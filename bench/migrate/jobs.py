@@ -31,10 +31,11 @@ class JobError(Exception):
 
 @dataclass
 class Job:
-    """A job under way. ``launcher`` is the process that runs it; ``directory`` its files."""
+    """A job of ``world`` ranks. ``launcher``: what runs it. ``directory``: its files."""
 
     directory: Path
     launcher: subprocess.Popen[bytes]
+    world: int = RANKS
     control: Control = field(init=False)
 
     def __post_init__(self) -> None:
@@ -104,21 +105,21 @@ class Job:
         if status:
             raise JobError(f"the job ended with status {status}\n{self.log()[-2000:]}")
 
-    def wait_running(self, steps: int, world: int = RANKS) -> None:
-        """Wait until each of ``world`` ranks has applied ``steps`` more steps than now."""
+    def wait_running(self, steps: int) -> None:
+        """Wait until each rank has applied ``steps`` more steps than now."""
         wanted = max((page.step for page in self.pages().values()), default=0) + steps
 
         def done() -> bool:
             at = [page.step for page in self.ranked().values()]
-            return len(at) >= world and min(at) >= wanted
+            return len(at) >= self.world and min(at) >= wanted
 
-        self.wait_until(done, f"{world} ranks at step {wanted}", _START_S)
+        self.wait_until(done, f"{self.world} ranks at step {wanted}", _START_S)
 
     def wait_committed(self, generation: int, timeout_s: float = 120) -> None:
         """Wait until all ranks have committed a step in a generation after ``generation``."""
 
         def done() -> bool:
-            return sum(page.committed > generation for page in self.pages().values()) >= RANKS
+            return sum(page.committed > generation for page in self.pages().values()) >= self.world
 
         self.wait_until(done, f"all ranks in a generation after {generation}", timeout_s)
 
@@ -167,9 +168,12 @@ def resident_mb(pid: int) -> float:
 
 @contextmanager
 def run_job(
-    argv: Callable[[Path], Sequence[str | Path]], env: Mapping[str, str] | None = None
+    argv: Callable[[Path], Sequence[str | Path]],
+    env: Mapping[str, str] | None = None,
+    *,
+    ranks: int = RANKS,
 ) -> Iterator[Job]:
-    """Start a job in a directory of its own; ``argv`` gets that directory. Ends all of it."""
+    """Start a job of ``ranks`` in a directory of its own, which ``argv`` gets. Ends all of it."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # no process is left behind
     directory = Path(tempfile.mkdtemp(prefix="bench-migrate-"))
     Control(directory)
@@ -181,7 +185,7 @@ def run_job(
             cwd=directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             start_new_session=True,
         )  # fmt: skip
-    job = Job(directory, launcher)
+    job = Job(directory, launcher, ranks)
     try:
         yield job
     finally:

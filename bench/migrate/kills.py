@@ -62,19 +62,21 @@ def start_here(
     return run_job(standalone(steps, spares=spares, hashed=hashed))
 
 
-def measure(strike: Strike, count: int, seed: int, start: Start = start_here) -> Measured:
+def measure(
+    strike: Strike, count: int, seed: int, start: Start = start_here, *, spares: int = 1
+) -> Measured:
     """Strike ``count`` times in one job; then run the same job undisturbed."""
     steps = count * takeovers.STEPS_PER_FAULT + 30
-    with start(steps=steps, spares=1) as job:
-        play = takeovers.play(job, strike, count, seed)
+    with start(steps=steps, spares=spares) as job:
+        play = takeovers.play(job, strike, count, seed, spares)
         events, log = job.events(), job.log()
     with start(steps=steps, spares=0, hashed=merge_steps([events])) as job:
         job.control.allow(UNLIMITED)
         job.wait_end(1200)
         reference = job.events()
     expected = {
-        (rank, step): samples_of(step, rank, RANKS)
-        for rank in range(RANKS)
+        (rank, step): samples_of(step, rank, play.world)
+        for rank in range(play.world)
         for step in range(steps)
     }
     if wrong_samples(reference, expected) != (0, 0):

@@ -5,47 +5,74 @@ A spare builds its model when it has its rank (``join(late=True)``), which is pa
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from statistics import median
 
 from bench.migrate import kills, takeovers
-from bench.migrate.jobs import RANKS, Job, run_job, standalone
+from bench.migrate.jobs import Job, run_job, standalone
+from bench.migrate.takeovers import Strike
 from bench.report import Row, percentile
 
-MESHES = {"HSDP 2 × 2": "2x2", "FSDP2 over 4, no replicas": "4"}
 _SIZES = re.compile(r"gradients since: (\d+) bytes of host memory for each rank, (\d+) a step")
 _QUIET = re.compile(r"p\d+ (?:keep|apply): .*'connected': ([\d.]+).*'state': ([\d.]+)")
 
 
+@dataclass(frozen=True)
+class Case:
+    """``mesh``: sizes, as ``bench.training.sharded`` has them. ``count``: kills in full."""
+
+    name: str
+    mesh: str
+    ranks: int
+    count: int
+    buddies: int = 1
+    strike: Strike = takeovers.kill
+    spares: int = 1
+
+    def start(
+        self, *, steps: int, spares: int, hashed: Sequence[int] = ()
+    ) -> AbstractContextManager[Job]:
+        """The job."""
+        command = standalone(
+            steps, spares=spares, hashed=hashed, ranks=self.ranks, loop="sharded.py"
+        )
+        environment = {"BENCH_MESH": self.mesh, "BENCH_BUDDIES": str(self.buddies)}
+        return run_job(command, environment, ranks=self.ranks)
+
+
+CASES = (
+    Case("HSDP 2 × 2", "2x2", 4, 50),
+    Case("HSDP 3 × 2", "3x2", 6, 50),
+    Case("FSDP2 over 4, no replicas", "4", 4, 25),
+    Case("FSDP2 over 6, no replicas", "6", 6, 25),
+    Case(
+        "FSDP2 over 4, two buddies, two neighbours at once", "4", 4, 10, 2,
+        takeovers.kill_neighbours, 2,
+    ),
+)  # fmt: skip
+
+
 def sharded(*, quick: bool) -> list[Row]:
     """SIGKILL, uniformly in time."""
-    return [
-        row for name, mesh in MESHES.items() for row in _measure(name, mesh, 5 if quick else 50)
-    ]
+    return [row for case in CASES for row in _measure(case, 5 if quick else case.count)]
 
 
-def _start(
-    mesh: str, *, steps: int, spares: int, hashed: Sequence[int] = ()
-) -> AbstractContextManager[Job]:
-    command = standalone(steps, spares=spares, hashed=hashed, loop="sharded.py")
-    return run_job(command, {"BENCH_MESH": mesh})
-
-
-def _measure(name: str, mesh: str, count: int) -> list[Row]:
-    got = kills.measure(takeovers.kill, count, 42, functools.partial(_start, mesh))
+def _measure(case: Case, count: int) -> list[Row]:
+    name = case.name
+    got = kills.measure(case.strike, count, 42, case.start, spares=case.spares)
     pauses = got.pauses_ms()
     same = takeovers.exact(got.found, got.events, got.wrong)
     final = max(step for _, step in got.events.states)
-    ends = sum((rank, final) not in got.wrong for rank in range(RANKS))
+    ends = sum((rank, final) not in got.wrong for rank in range(case.ranks))
     waits = [float(connected) for connected, _ in _QUIET.findall(got.log)]
     what = f"{name}: rank killed at a random moment → next commit on all ranks, late binding"
     rows = [
         Row(
             f"{what}, median", None, median(pauses), "ms", samples=got.by_phase(),
-            note=f"4 ranks, 52 MB of state, gloo, one machine; a step takes "
+            note=f"{case.ranks} ranks, 52 MB of state, gloo, one machine; a step takes "
             f"{got.play.step_s * 1e3:.0f} ms; of it until the spare has built its model, median "
             f"{median(waits or [0.0]):.0f} ms",
         ),
@@ -59,7 +86,7 @@ def _measure(name: str, mesh: str, count: int) -> list[Row]:
             "ranks", count, same, "", better="equal",
         ),
         Row(
-            f"{name}: ranks with the final state of an undisturbed job", RANKS, ends, "",
+            f"{name}: ranks with the final state of an undisturbed job", case.ranks, ends, "",
             better="equal", note=f"after {final} steps",
         ),
     ]  # fmt: skip

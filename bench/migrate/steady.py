@@ -30,7 +30,7 @@ class _Blocks:
         self._ranks = ranks
         self._next = _WARM
         job.control.allow(_WARM)
-        job.wait_running(1, ranks)
+        job.wait_running(1)
 
     def run(self) -> float:
         """Seconds per step of the next block; the job waits again when it is over."""
@@ -66,7 +66,8 @@ def _compare(ranks: int, rounds: int, asked: float | None) -> list[Row]:
     with ExitStack() as stack:
         blocks: dict[str, _Blocks] = {}
         for name, command in commands.items():
-            job = stack.enter_context(run_job(command, {"BENCH_REPEAT": str(_REPEAT[ranks])}))
+            repeat = {"BENCH_REPEAT": str(_REPEAT[ranks])}
+            job = stack.enter_context(run_job(command, repeat, ranks=ranks))
             blocks[name] = _Blocks(job, ranks)
         blocks["protected"].job.wait_spares(1)
         for one in blocks.values():

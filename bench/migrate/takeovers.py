@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from bench.migrate.events import Commit, Events, Resumed, resumed
-from bench.migrate.jobs import RANKS, Job, resident_mb
+from bench.migrate.jobs import Job, resident_mb
 from bench.training.trace import UNLIMITED, Phase, read_page
 
 _RECOVERY_S = 60.0
@@ -40,6 +40,7 @@ class Play:
     """
 
     launcher: int
+    world: int
     step_s: float
     faults: list[Fault] = field(default_factory=list)
     memory_mb: list[dict[int, float]] = field(default_factory=list)
@@ -58,6 +59,13 @@ def kill(job: Job, pid: int, _random: random.Random) -> Fault:
     return Fault(at_ns, page.rank, page.phase)
 
 
+def kill_neighbours(job: Job, pid: int, random: random.Random) -> Fault:
+    """SIGKILL to this rank and the next one, which keeps the shards of this one."""
+    fault = kill(job, pid, random)
+    os.kill(job.ranks()[(fault.rank + 1) % job.world], signal.SIGKILL)
+    return fault
+
+
 def crash(job: Job, pid: int, random: random.Random) -> Fault:
     """An exception in the loop, at the beginning of any part of a step."""
     phase = random.choice([one for one in Phase if one >= Phase.FORWARD])
@@ -71,9 +79,10 @@ def crash(job: Job, pid: int, random: random.Random) -> Fault:
     return Fault(event.at_ns, event.rank, phase)
 
 
-def play(job: Job, strike: Strike, count: int, seed: int) -> Play:
+def play(job: Job, strike: Strike, count: int, seed: int, spares: int = 1) -> Play:
     """Strike ``count`` times, any rank but one, then let the job run to its end.
 
+    Each strike waits until ``spares`` are warm.
     The rank that is spared shows whether a process that lives through all recoveries grows. It is
     rank 0 in the first half, and the last one then.
     """
@@ -83,10 +92,10 @@ def play(job: Job, strike: Strike, count: int, seed: int) -> Play:
     begun, first = time.monotonic(), _steps(job)
     job.wait_running(10)
     step_s = (time.monotonic() - begun) / (_steps(job) - first)
-    played = Play(job.launcher.pid, step_s)
+    played = Play(job.launcher.pid, job.world, step_s)
     job.pause()
     for index in range(count):
-        job.wait_spares(1)
+        job.wait_spares(spares)
         played.memory_mb.append(_memory(job))
         job.control.allow(UNLIMITED)
         job.wait_running(2)
@@ -97,7 +106,7 @@ def play(job: Job, strike: Strike, count: int, seed: int) -> Play:
         played.faults.append(strike(job, ranks[randoms.choice(victims)], randoms))
         job.wait_committed(generation)
         job.pause()
-    job.wait_spares(1)
+    job.wait_spares(spares)
     played.memory_mb.append(_memory(job))
     job.control.allow(UNLIMITED)
     job.wait_end(600)
@@ -113,7 +122,7 @@ def recoveries(played: Play, events: Events) -> list[Resumed]:
             commits=[one for one in events.commits if until is None or one.at_ns < until],
             draws=[one for one in events.draws if until is None or one.at_ns < until],
         )
-        after = resumed(seen, fault.at_ns, RANKS)
+        after = resumed(seen, fault.at_ns, played.world)
         if after is None:
             raise ValueError(f"fault {number} (rank {fault.rank}): not all ranks committed again")
         found.append(after)

@@ -1,7 +1,8 @@
 """The loop of a job with shards: ``fabric-run … sharded.py DIRECTORY STEPS [STEP,STEP…]``.
 
-As ``protected.py``; BENCH_MESH=2x2 is HSDP, BENCH_MESH=4 is FSDP2 without replicas. A spare waits
-for its rank before it builds the model. Digests are of each rank's own shards.
+As ``protected.py``; BENCH_MESH=2x2 is HSDP, BENCH_MESH=4 is FSDP2 without replicas, whose shards
+BENCH_BUDDIES ranks keep. A spare waits for its rank before it builds the model. Digests are of each
+rank's own shards.
 """
 
 from __future__ import annotations
@@ -69,7 +70,11 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=True)
     warm_up = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 50))
     sampler = Sampler(job.world)
-    job.protect(model=model, optimizer=optimizer, warm_up=warm_up, local={"sampler": sampler})
+    log = fabric_train.GradientLog(buddies=int(os.environ.get("BENCH_BUDDIES", "1")))
+    job.protect(
+        model=model, optimizer=optimizer, warm_up=warm_up, local={"sampler": sampler},
+        gradient_log=log,
+    )  # fmt: skip
     optimizer.register_step_pre_hook(lambda *_: trace.phase(Phase.OPTIMIZER))
     committed = 0
     for step in job.steps(total):

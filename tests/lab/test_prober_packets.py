@@ -339,8 +339,8 @@ async def test_control_socket_refuses_and_survives(probing):
 
     def raw() -> socket.socket:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sock.connect(str(path))  # with a timeout it would fail while others wait to be accepted
         sock.settimeout(PATIENCE_S)
-        sock.connect(str(path))
         return sock
 
     with raw() as sock:
