@@ -18,6 +18,9 @@ OVERDUE_STEPS = 3.0
 MOST_FLAPS = 64
 APART_S = 0.3
 """One absence may seem to be several, as what its observers say comes one by one."""
+UNSEEN_S = 1.0
+"""What hosts say is here so long after a core is there again; what is dark then may long have been.
+"""
 
 
 class Absence:
@@ -28,6 +31,20 @@ class Absence:
         self._began: dict[str, deque[float]] = {}
         self._untold: dict[str, float] = {}
         self._elsewhere: dict[str, float] = {}
+        self._core_at: float | None = None
+        """Since when there is a core; None: there is none."""
+
+    def calm(self, now: float) -> None:
+        """Nobody speaks against any host."""
+        self.note_core(True, now)
+        self.update((), now)
+
+    def note_core(self, found: bool, now: float) -> None:
+        """A majority of the job's hosts hears each other, or none does."""
+        if not found:
+            self._core_at = None
+        elif self._core_at is None:
+            self._core_at = now
 
     def update(
         self, dark: Collection[str], now: float, untold: Collection[str] = (),
@@ -52,6 +69,11 @@ class Absence:
     def since(self, host: str) -> float | None:
         """When it became dark; None: it is not."""
         return self._since.get(host)
+
+    def began_unseen(self, host: str) -> bool:
+        """It was dark as soon as there was a core: nobody knows since when."""
+        since, core_at = self._since.get(host), self._core_at
+        return since is not None and (core_at is None or since <= core_at + UNSEEN_S)
 
     def untold_since(self, host: str) -> float | None:
         """Since when a generation waits for it that it cannot hear of; None: none does."""

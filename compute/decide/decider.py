@@ -377,7 +377,7 @@ class Decider:
             bench = bench_of(job, self._observers, self._policy.maintenance, *places)
             found = judge(bench, job.absence, job.steps, self._policy, now)
         else:
-            job.absence.update((), now)
+            job.absence.calm(now)
             found = Judgement()
         job.evidence, job.verdict_due = found.verdicts, found.due
         job.votes.keep(job.evidence)

@@ -117,13 +117,14 @@ def judge(
     """Judge all hosts of the bench; ``absence`` learns which are dark."""
     suspects = (bench.observers.troubled | bench.agents.missed).intersection(bench.hosts)
     if not suspects:
-        absence.update((), now)
+        absence.calm(now)
         return Judgement()
     if bench.network == AGENTS:
         neighbours = by_heartbeats(bench.observers, bench.agents, bench.electorate.hosts)
     else:
         neighbours = by_probes(bench.observers, bench.agents, bench.electorate.hosts)
     core = core_hosts(bench.electorate, neighbours)
+    absence.note_core(bool(core), now)
     if not core:
         group = largest_group(bench.electorate.hosts, neighbours)
         return _without_core(bench, suspects, group, absence, steps, policy, now)
@@ -244,8 +245,12 @@ def _verdict(
     alone = not heartbeats and not votes.is_silent(least)  # nobody but the host itself says so
     if not alone and not votes.heard and not votes.heard_by:
         gone = absence.gone_elsewhere_since(host)
-        # A job that has stepped on meanwhile goes without that network.
-        if gone is not None and not (host in bench.ranks and steps.moved_since(gone)):
+        # A job that has stepped on since goes without those who say so. Where nobody knows since
+        # when they do, only time tells.
+        if gone is not None and not (
+            host in bench.ranks
+            and (absence.began_unseen(host) or steps.moved_since(min(since, gone)))
+        ):
             return verdict(BOTH, lost=True), never
     times = absence.times(host, policy.flap_window_s, now)
     begun = steps.generations(policy.flap_window_s, now)

@@ -59,10 +59,13 @@ def full_mesh(names, silent=(), **views):
 class Case:
     """One job over time: ``at`` judges it again."""
 
-    def __init__(self, hosts, agents=None, *, job="", network=RAILS, ranks="", **bench):
+    def __init__(self, hosts, agents=None, *, job="", network=RAILS, ranks="", seen=True, **bench):
+        """``seen``: all was well for long before; else nobody knows what was."""
         self.known, self.job = Observers(), sorted(job or hosts)
         self.absence, self.steps, self.looks, self.done = Absence(), StepWatch(), 0, 0
         self.agents = AgentVotes.of(agents or dict.fromkeys(self.job, ((), ())))
+        if seen:
+            self.absence.calm(-60.0)
         self.bench = {"network": network, "ranks": set(ranks or self.job), **bench}
         self.say(**hosts)
 
@@ -115,6 +118,40 @@ def test_gone_on_both_networks_is_lost_at_once():
     )
 
 
+def test_gone_since_nobody_knows_when_is_lost_after_its_time_without_a_step():
+    """There was no majority before: it may train well, and say so in a moment."""
+    case = Case(full_mesh("abcx", silent="x"), missed_by("abcx"), seen=False)
+    assert case.at(100.0).rule == AWAY
+    assert not case.at(100.0 + POLICY.away_s - 0.1).lost
+    assert case.at(100.0 + POLICY.away_s).lost
+
+
+def test_what_was_dark_before_there_was_a_majority_is_gone_since_nobody_knows_when():
+    case = Case(full_mesh("abcdex", silent="cdex"), missed_by("abcdex"))
+    assert case.at(100.0).rule == NO_CORE
+    case.say(**full_mesh("abcdex", silent="x"))
+    assert case.at(105.0).rule == AWAY
+    case.say(**full_mesh("abcdex"))
+    case.agents = AgentVotes.of(dict.fromkeys("abcdex", ((), ())))
+    assert case.at(106.0) is NOBODY
+    case.say(**full_mesh("abcdex", silent="x"))
+    case.agents = AgentVotes.of(missed_by("abcdex"))
+    assert case.at(107.0).rule == BOTH, "the majority has seen it go"
+
+
+def test_a_job_that_steps_though_a_host_is_dark_loses_none_at_once():
+    """Its prober is dead; that its agent is missed later makes nothing of that older."""
+    case = Case(full_mesh("abcx", silent="x"), dict.fromkeys("abc", ("x", ())))
+    for tick in range(20):
+        case.step(tick, 100.0 + tick / 2)
+        assert not case.at(100.0 + tick / 2).lost
+    case.agents = AgentVotes.of(missed_by("abcx"))
+    assert case.at(110.0).rule == STEPS_GO_ON
+    over = 109.5 + POLICY.away_s
+    case.at(over + 0.1)
+    assert case.at(over + 0.2).lost
+
+
 def test_silent_on_the_rails_alone_is_lost_after_its_time_without_a_step():
     case = Case(
         full_mesh("abcx", silent="x", x=view("a", "b", "c")), dict.fromkeys("abc", ("x", ()))
@@ -153,7 +190,9 @@ def test_a_host_that_restarted_counts_in_the_electorate_and_has_no_vote():
             hosts=list("abcx"), electorate=Electorate(frozenset(electors), size),
             ranks=set("abcx"), network=RAILS, observers=known, agents=agents,
         )  # fmt: skip
-        return judge(bench, Absence(), StepWatch(), POLICY, 0.0).verdicts["x"].lost
+        absence = Absence()
+        absence.calm(-60.0)
+        return judge(bench, absence, StepWatch(), POLICY, 0.0).verdicts["x"].lost
 
     assert lost("abcx", 4)
     assert lost("abx", 3), "c is not of the electorate"

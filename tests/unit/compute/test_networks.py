@@ -39,6 +39,12 @@ def test_small_jobs_whose_networks_fail_apart():
 
 
 @pytest.mark.virtual_time
+@pytest.mark.parametrize("seed", [1084])
+def test_worlds_in_which_a_rule_was_wrong_once(seed):
+    assert not play(small(seed)).problem
+
+
+@pytest.mark.virtual_time
 def test_a_large_job_of_sampled_observers():
     check(large, range(LARGE))
 
