@@ -55,6 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if not args.standalone and args.nodes is None:
             raise UsageError("either --standalone, or --nodes for a job of several hosts")
+        if args.early_spares and not args.standalone:
+            raise UsageError("--early-spares is for --standalone: hosts keep late ones (--standby)")
         if not Path(args.script).is_file():
             raise UsageError(f"{args.script}: no such file")
         limits.check_order(os.environ)
@@ -96,6 +98,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--spares", type=int, metavar="N",
         help="standalone: warm processes that wait to take over a rank (default: 1); else hosts "
         "that do, besides --nodes (default: 0)")
+    add("--early-spares", type=_ranks, default=(), metavar="RANKS",
+        help="standalone, for a job with join(late=True): one more warm process for each of these "
+        "ranks, e.g. 0,2, that builds its model for it beforehand")
     add("--backend", choices=backend.BACKENDS,
         help=f"collectives between ranks (default: {backend.VARIABLE}, or {backend.BACKENDS[0]})")
     add("--transparent", action="store_true",
@@ -153,7 +158,8 @@ class _Announcer:
 
 def _standalone(args: argparse.Namespace, directory: Path, outputs: Outputs | None) -> Agent:
     try:
-        coordinator = Coordinator(args.nproc_per_node, 1 if args.spares is None else args.spares)
+        spares = 1 if args.spares is None else args.spares
+        coordinator = Coordinator(args.nproc_per_node, spares, early=args.early_spares)
     except ValueError as error:
         raise UsageError(str(error)) from None
     command = _command(args)
@@ -245,6 +251,10 @@ def _progress_s(args: argparse.Namespace) -> float | None:
         every: float | None = args.progress_every
         return every
     return TERMINAL_S if sys.stderr.isatty() else ELSE_S
+
+
+def _ranks(text: str) -> tuple[int, ...]:
+    return tuple(int(one) for one in text.split(","))
 
 
 def _seconds(text: str) -> float:

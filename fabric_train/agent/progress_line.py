@@ -32,10 +32,12 @@ class ProgressLine:
         parts = [f"step {step}", f"{rate:.3g} steps/s", f"generation {generation}"]
         if not taken:
             return ", ".join([*parts, "no takeover"])
-        last = taken[-1]
+        last, again = taken[-1], sum(one.again or 0 for one in records)
         ranks = ", ".join(map(str, last.ranks))
         parts += [
             f"{len(taken)} takeover{'s' * (len(taken) > 1)}",
             f"the last {max(0.0, now - last.lost_at):.0f} s ago (rank {ranks}: {last.reason:.80})",
         ]
+        if again:
+            parts.append(f"{again} step{'s' * (again > 1)} run again")
         return ", ".join(parts)

@@ -91,7 +91,8 @@ class Agent:
             argv, world, directory, self, report, outputs=outputs, keeps_states=True
         )
         self._keys = KeyRouter(_HERE, _Nobody(), lambda *to: self._processes.send(*to))
-        self._spares: set[str] = set()
+        self._spares: dict[str, int | None] = {}
+        """Of each spare, with a rank or without: the rank for which it builds its model."""
         self._ranks: dict[str, int] = {}
         """Of each process its rank, or the one that it had last."""
         self._ending: set[str] = set()  # have left their loop: nobody waits for their end
@@ -174,13 +175,14 @@ class Agent:
 
     def _spawn(self, spawn: Spawn) -> None:
         if spawn.spare:
-            self._spares.add(spawn.process)
+            self._spares[spawn.process] = spawn.rank
         self._processes.spawn(spawn.process)
 
     def joined(self, process: str, software: dict[str, str]) -> None:
         """See ``ProcessEvents``."""
         spare = process in self._spares
-        self._processes.send(process, Welcome(self._job, self._world, spare))
+        rank = self._spares.get(process)
+        self._processes.send(process, Welcome(self._job, self._world, spare, rank))
         self._perform(self._coordinator.joined(process, software))
 
     def disconnected(self, process: str) -> None:
@@ -267,7 +269,8 @@ class Agent:
             case Suspect():
                 core.suspect(message.generation, now)
             case Recovered():
-                self._perform(core.recovered(process, message.generation, message.step, now))
+                again = message.again
+                self._perform(core.recovered(process, message.generation, message.step, now, again))
                 self._report(f"{process} {message.role}: {message.spans_ms}")
             case Committed():
                 core.committed(process, message.generation, message.step, now)
@@ -300,7 +303,7 @@ class Agent:
         return LocalStateAnswer(rank, step, body is not None, body or b"")
 
     def _protection(self) -> Protection:
-        warm = len(self._spares.intersection(self._processes.alive).difference(self._slots()))
+        warm = len(set(self._spares).intersection(self._processes.alive).difference(self._slots()))
         host = socket.gethostname()
         return protection(self._said, Placement(self._job, [host] * self._world, {}, [], warm))
 

@@ -459,7 +459,8 @@ class HostAgent:
                 core.suspect(process, message.generation, message.error, now)
             case Recovered():
                 self._report(f"{process} {message.role}: {message.spans_ms}")
-                self._perform(core.recovered(process, message.generation, message.step, now))
+                again = message.again
+                self._perform(core.recovered(process, message.generation, message.step, now, again))
                 self._end_change_over()
             case Committed():
                 core.committed(process, message.generation, message.step, now)

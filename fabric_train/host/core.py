@@ -193,13 +193,18 @@ class HostCore:
         one = self._processes[process]
         one.acknowledged = max(one.acknowledged, generation)
 
-    def recovered(self, process: str, generation: int, step: int, now: float) -> list[Effect]:
-        """``process`` holds the state after ``step`` steps in ``generation``."""
+    def recovered(
+        self, process: str, generation: int, step: int, now: float, again: int = 0
+    ) -> list[Effect]:
+        """``process`` holds the state after ``step`` steps in ``generation``.
+
+        ``again``: applied steps that are run again.
+        """
         one = self._processes[process]
         one.recovered = max(one.recovered, generation)
         one.step = max(one.step, step)
         if self._running and self._all_ranks(lambda mine: mine.recovered):
-            self._amend(recovered_at=now, step=step)
+            self._amend(recovered_at=now, step=step, again=again)
         return self._fill()
 
     def committed(self, process: str, generation: int, step: int, now: float) -> None:

@@ -104,14 +104,16 @@ class Acknowledged:
 class Recovered:
     """The process has the state after ``step`` steps in ``generation``.
 
-    ``role`` is keep, apply or copy; or leave: another process has taken its rank by plan.
-    ``spans_ms`` are times of the recovery's parts by name.
+    ``role`` is keep, apply, copy or back; or leave: another process has taken its rank by plan.
+    ``spans_ms`` are times of the recovery's parts by name. ``again``: applied steps that are run
+    again.
     """
 
     generation: int
     step: int
     role: str
     spans_ms: dict[str, float]
+    again: int = 0
 
 
 @dataclass(frozen=True)
@@ -154,11 +156,15 @@ class Finished:
 
 @dataclass(frozen=True)
 class Welcome:
-    """Answer to ``Hello``: the job, its world size, and whether the process is a spare."""
+    """Answer to ``Hello``: the job, its world size, and whether the process is a spare.
+
+    ``rank``: of a spare, that for which it builds its model, and the only one that it can get.
+    """
 
     job: str
     world: int
     spare: bool
+    rank: int | None = None
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,19 @@ _QUESTIONS = itertools.count(1)
 
 @contextlib.contextmanager
 def guarded_checkpoint(
-    checkpoints: CheckpointDirectory, link: AgentLink, rank: int, step: int, timeout_s: float
+    checkpoints: CheckpointDirectory,
+    link: AgentLink,
+    rank: int,
+    step: int,
+    timeout_s: float,
+    *,
+    repeats: bool = False,
 ) -> Iterator[Path]:
     """A private directory to write the state after ``step`` steps into, published at the end.
 
-    Raises ``CheckpointRefusedError``, and ``OSError`` of the file system, of which
-    ``CheckpointFullError`` is one; nothing is published then, nor when the caller's block raises.
+    ``repeats``: the step may have been run before, and published. Raises
+    ``CheckpointRefusedError``, and ``OSError`` of the file system, of which ``CheckpointFullError``
+    is one; nothing is published then, nor when the caller's block raises.
     """
     if link.released:
         raise RuntimeError("the job has ended: write its last checkpoint inside of steps()")
@@ -55,7 +62,7 @@ def guarded_checkpoint(
             # Another rank was lost meanwhile, and this one goes on in the newest generation.
             staging = checkpoints.restage(staging, Token(token.run, newest))
             token = checkpoints.claim(newest, newest_generation)
-        checkpoints.publish(staging, step)
+        checkpoints.publish(staging, step, repeats=repeats)
     except OSError as error:
         no_room = full(checkpoints.directory, staging.path, error)
         checkpoints.discard(staging)

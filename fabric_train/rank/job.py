@@ -27,7 +27,6 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NoReturn
 
 import torch.distributed as dist
@@ -44,7 +43,7 @@ from fabric_train.rank import recovery
 from fabric_train.rank.after_recovery import AfterRecovery
 from fabric_train.rank.compiled import before_optimizer_steps
 from fabric_train.rank.ending import announce_early_end, end_at_once, watch_loop
-from fabric_train.rank.guard import guarded_checkpoint
+from fabric_train.rank.job_info import JobInfo
 from fabric_train.rank.own_parts import OwnParts
 from fabric_train.rank.preparation import Preparation
 from fabric_train.rank.progress import Progress
@@ -54,10 +53,8 @@ from fabric_train.rules.agreement import Beginning, DisagreementError, layout_of
 from fabric_train.rules.coordinator import Limits
 from fabric_train.rules.limits import timeout_s
 from fabric_train.rules.loop import RuleError
-from fabric_train.rules.protection import Protection
 from fabric_train.rules.step_rule import RankReport, RecoveryPlan, UnrecoverableError
 from fabric_train.shards.keeper import GradientLog
-from fabric_train.state.checkpoint import CheckpointDirectory
 from fabric_train.state.later_part import LaterPart
 from fabric_train.state.rank_local import Stateful
 from fabric_train.state.replicas import Holders
@@ -71,7 +68,7 @@ class RunAgainError(BaseException):
     """Ends an attempt that has to be run again. Not an Exception: the loop must not catch it."""
 
 
-class Job:
+class Job(JobInfo):
     """One process of a job. Used by the training thread alone."""
 
     def __init__(self, socket_path: str, memory: int | None = None, *, late: bool = False) -> None:
@@ -86,7 +83,7 @@ class Job:
         self._generation = 0
         self._spare = False
         self._parts: OwnParts | None = None  # what is protected
-        self._step = 0
+        self._step = self._again = 0
         self._started = False  # steps() was called
         self._rehearsals = 0
         self._holds_state = False
@@ -107,36 +104,6 @@ class Job:
     def _own(self) -> OwnParts:
         assert self._parts is not None
         return self._parts
-
-    @property
-    def rank(self) -> int:
-        """This process's rank, inside ``steps``; of a spare that only rehearses, 0.
-
-        Raises ``RuntimeError`` before, unless the job is ``late``: a spare has no rank then.
-        """
-        if not self._started and not self._late:
-            raise RuntimeError("a spare has no rank yet: use job.rank inside steps()")
-        return self._group.rank()
-
-    @property
-    def world(self) -> int:
-        """Ranks of the job."""
-        return self._group.size()
-
-    @property
-    def generation(self) -> int:
-        """Number of the generation that this process is part of; 0: of none."""
-        return self._generation
-
-    @property
-    def applied(self) -> bool:
-        """The last attempt counts: it was no rehearsal, and is not run again."""
-        return self._applied
-
-    @property
-    def rehearsing(self) -> bool:
-        """The present attempt only warms up; nothing of it is kept."""
-        return self._rehearsals > 0
 
     def protect(
         self, *, local: dict[str, Stateful] | None = None, replicas: object = None,
@@ -179,7 +146,7 @@ class Job:
         while True:
             while self._step < total:
                 yield from self._offer_step()
-            if self._finish():
+            if self._finish(total):
                 return
 
     @contextlib.contextmanager
@@ -195,13 +162,15 @@ class Job:
             with self._own.rules.ending():
                 yield
             self._gate()  # a loop may skip the optimizer's step
+            self._end_step()
         except RunAgainError:
             self._rewind()
             return
         except Exception:
             # An error of the loop that stems from a collective that failed, e.g. a check for NaN.
-            if self.rehearsing or self._applied or not self._is_of_loss():
+            if self.rehearsing or not self._is_of_loss() or (self._applied and not self._returns):
                 raise
+            self._holds_state &= not self._applied
             self._recover(ready=False)
             self._rewind()
             return
@@ -211,34 +180,10 @@ class Job:
         self._step += 1
         self._progress.committed(self._generation, self._step)
 
-    def protection(self) -> Protection:
-        """What is protected, by whom, and what is not. Inside ``steps``, after the rehearsal."""
-        if not self._started or self.rehearsing:
-            raise RuntimeError("protection() after the rehearsal, inside steps()")
-        answer = self._link.ask(wire.ProtectionRequest(), self._timeout_s)
-        assert isinstance(answer, wire.ProtectionAnswer)
-        return Protection.decode(answer.body)
-
-    def checkpoint(
-        self, directory: str | os.PathLike[str]
-    ) -> contextlib.AbstractContextManager[Path]:
-        """A private directory for the protected state as it is now; published at the block's end.
-
-        Call it on one rank, after an attempt that is ``applied``. ``newest_checkpoint`` finds it,
-        and says how many steps are in it: ``step + 1`` after step ``step``. Raises
-        ``CheckpointRefusedError`` where this process does not hold its rank any more.
-        """
-        if self._in_attempt or not self._applied or not self._started:
-            raise RuntimeError("checkpoint() after an attempt that job.applied says counts")
-        checkpoints = CheckpointDirectory(Path(directory), self._name, self._run)
-        return self._progress.pauses.during(
-            guarded_checkpoint(checkpoints, self._link, self.rank, self._step, self._timeout_s)
-        )
-
     def _join(self, process: str, token: str) -> None:
         welcome = introduce(self._link, process, token)
         self._spare, self._name = welcome.spare, welcome.job
-        rank = await_rank(self._link) if self._spare and self._late else 0
+        rank = await_rank(self._link, welcome.rank) if self._spare and self._late else 0
         self._group = JobGroup(rank, welcome.world, late=self._late)
         self._progress.watch(self._group)
         self._announce_end = announce_early_end(self._link, self._group)
@@ -296,6 +241,8 @@ class Job:
         self._settle()
         self._capture()
         self._change_over()
+        if self._returns and not self.rehearsing and not self._group.broken:
+            self._with_all(self._give_copies)
         self._captured = True
         yield self._step
         if self._captured:
@@ -313,8 +260,25 @@ class Job:
         """Become part of the prepared generation, now that all of the last step is done."""
         if self._changes_over:
             self._changes_over = False
-            if self.rank in self._recover(ready=False, planned=True).copies:
+            plan = self._recover(ready=False, planned=True)
+            if self.rank in {*plan.copies, *plan.back}:
                 self._capture()
+
+    def _give_copies(self, inner: GenerationGroup) -> str:
+        """Give buddies the state with which this step begins: who is lost in it gets it back."""
+        self._group.on_start(())
+        try:
+            self._own.give_shards(inner, self._step)
+        finally:
+            self._group.on_end()
+        return ""
+
+    def _end_step(self) -> None:
+        """All behind the gate is done. A step with collectives may have ended half done."""
+        if self._returns and not self._group.settle(waits=False):
+            self._holds_state = False
+            self._recover(ready=False)
+            raise RunAgainError
 
     def _is_of_loss(self) -> bool:
         """An error of the loop may stem from a collective that failed."""
@@ -337,7 +301,7 @@ class Job:
     def _pass_gate(self) -> None:
         """The step counts: nothing of this attempt is ever taken back."""
         self._applied, self._uncommitted = True, False
-        self._group.use = Use.CLOSED
+        self._group.use = Use.ATTEMPT if self._returns else Use.CLOSED
 
     def _gate(self) -> None:
         """Return when the optimizer may apply this attempt's gradients; else end the attempt."""
@@ -375,12 +339,14 @@ class Job:
     def _vote(self, inner: GenerationGroup) -> tuple[int, bool]:
         """To which generation all could change over, and whether all have the same digest."""
         number, digest = self._preparation.ready_for(), self._own.start.digest
-        self._own.give_shards(inner, self._step)
+        if not self._returns:
+            self._own.give_shards(inner, self._step)
         return self._progress.vote(inner, number, digest, self._step)
 
     def _leave(self, generation: int) -> NoReturn:
         """Wait as a spare: another process takes the rank of this one over, by plan."""
         self._changes_over = self._holds_state = False
+        self._own.forget_copy()
         self._generation = generation
         self._group.abort(generation)
         self._link.send(wire.Recovered(generation, self._step, "leave", {}))
@@ -401,6 +367,7 @@ class Job:
     def _recover(self, *, ready: bool, planned: bool = False) -> RecoveryPlan:
         """Become part of the newest generation, with the state in which it goes on."""
         self._progress.recovers()
+        highest = 0  # steps that any rank had applied
         while True:
             assignment = await_assignment(self._link, self._generation)
             self._link.send(wire.Acknowledged(assignment.generation))
@@ -420,10 +387,12 @@ class Job:
                 if inner.rank != self._group.rank():
                     # What differs between ranks is not here, however new the rest is.
                     self._holds_state = ready = False
+                    self._own.forget_copy()
                 self._adopt(inner)
                 committed = self._step if self._holds_state else None
                 report = RankReport(committed, ready)
                 self._run, plan = recovery.agree_on_plan(inner, self._run, report, self._own)
+                highest = max(highest, plan.step + plan.again)
                 spans["agreed"] = recovery.since_ms(started)
                 role = self._take_part(inner, plan, planned)
                 inner.vote()
@@ -445,7 +414,9 @@ class Job:
             self._holds_state = True
             self._step = plan.step if role == "copy" else self._step
             self._progress.resumed()
-            self._link.send(wire.Recovered(self._generation, plan.step, role, spans))
+            again = highest - plan.step
+            self._again += again
+            self._link.send(wire.Recovered(self._generation, plan.step, role, spans, again))
             return plan
 
     def _take_part(self, inner: GenerationGroup, plan: RecoveryPlan, planned: bool) -> str:
@@ -454,16 +425,22 @@ class Job:
             self._rewind()  # what it sends is the state between two steps
         if inner.rank in plan.copies:
             self._holds_state = False  # half of another one's, until all is here
+            self._own.forget_copy()
+        if inner.rank in plan.back:
+            self._own.go_back()
+            self._step, self._applied, self._holds_state = plan.step, False, True
         self._after.note(inner, plan)
         self._later = recovery.copy_states(
             inner, plan, self._own, self._link, self._timeout_s, split=planned
         )
         return recovery.role_of(inner.rank, plan)
 
-    def _finish(self) -> bool:
+    def _finish(self, total: int) -> bool:
         """Wait until all ranks have ended. False: a rank was lost meanwhile, and more is to do."""
         self._settle()
         self._change_over()
+        if self._step < total:
+            return False
         if self._finish_later():
             self._link.send(wire.Finished(self._step))
             self._link.wait(lambda: self._link.released or self._link.newer_than(self._generation))

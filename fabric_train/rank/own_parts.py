@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -15,8 +16,10 @@ from fabric_train.rank.hand_over import HandOver
 from fabric_train.rank.loop_rules import LoopRules
 from fabric_train.rules.agreement import Beginning, agree, agree_in_groups
 from fabric_train.rules.buddies import Room, check_room
+from fabric_train.shards.gradient_keeper import GradientKeeper
 from fabric_train.shards.keeper import GradientLog, ShardKeeper
 from fabric_train.shards.units import ShardUnits
+from fabric_train.shards.whole import CopyKeeper
 from fabric_train.state.rank_local import LocalStates, Stateful
 from fabric_train.state.replicas import Holders
 from fabric_train.state.replicated import ReplicatedState
@@ -38,7 +41,7 @@ class OwnParts:
     hand_over: HandOver
     rules: LoopRules
     holders: Holders
-    keeper: ShardKeeper | None = None
+    keeper: ShardKeeper[Any] | None = None
 
     @classmethod
     def of(
@@ -50,10 +53,11 @@ class OwnParts:
         options: GradientLog | None = None,
     ) -> OwnParts:
         """Raises ``TypeError`` for a part that has no state, and without an optimizer."""
-        keeper = None
+        keeper: ShardKeeper[Any] | None = None
         units = ShardUnits(parts, all_parameters=holders.declared) if holders.alone else None
         if units is not None and units.units:  # a mesh of one rank has none
-            keeper = ShardKeeper(units, options or GradientLog())
+            kind = CopyKeeper if units.unreplayed else GradientKeeper
+            keeper = kind(units, options or GradientLog())
             stepped = keeper.stepped
             register_optimizer_step_post_hook(lambda one, *_: stepped(one))
         state = ReplicatedState(parts, holders.ranks, kept=keeper is not None)
@@ -68,7 +72,7 @@ class OwnParts:
     def statement(self) -> dict[str, str]:
         """What this process has to say for the protection report. The rehearsal is over."""
         found = self.rules.begin(Finds(self.state, self.local))
-        kept = self.keeper.describe() if self.keeper is not None else ""
+        kept = self.keeper.describe(self.state) if self.keeper is not None else ""
         return state_of(self.state, self.local, found, kept)
 
     def layout(self) -> dict[str, str]:
@@ -80,6 +84,7 @@ class OwnParts:
         if self.keeper is not None:
             # What is no tensor of a shard comes from a buddy: it has to have the same names.
             known["names of shards"] = " ".join(unit.name for unit in self.keeper.units.units)
+            known["shards that are copied whole"] = " ".join(self.keeper.units.unreplayed)
         return known
 
     def meet(self, inner: GenerationGroup, beginning: Beginning, step: int) -> str:
@@ -93,19 +98,25 @@ class OwnParts:
             agree_in_groups(inner.exchange, self.state.layout(), self.holders.ranks or ())
         if self.keeper is None:
             return run
-        mine = [inner.host, *self.keeper.need(), self.keeper.limit(), self.keeper.options.buddies]
+        keeper = self.keeper
+        mine = [
+            inner.host, *keeper.need(), keeper.limit(), keeper.options.buddies,
+            keeper.own_need(self.state),
+        ]  # fmt: skip
         said = [json.loads(one) for one in inner.exchange(json.dumps(mine).encode())]
-        self.keeper.meet(inner.rank, [host for host, *_ in said], step, [{} for _ in said])
+        keeper.meet(inner.rank, [host for host, *_ in said], step, [{} for _ in said])
         check_room([Room(*one) for one in said])
         return run
 
     def give_shards(self, inner: GenerationGroup, step: int) -> None:
-        """Before the vote on the step after ``step``. Raises ``RuntimeError``."""
+        """Before the vote on the step after ``step``, at any time. Raises ``RuntimeError``."""
         keeper = self.keeper
         if keeper is None:
             return
         try:
-            inner.attended(lambda: keeper.exchange(inner.group, inner.rank, step))
+            inner.attended(
+                lambda: keeper.exchange(inner.group, inner.rank, step, self.start.scalars)
+            )
         except CorruptStateError as error:  # another process takes this rank
             end_at_once(f"the shards that arrived are refused: {error}")
 
@@ -113,7 +124,31 @@ class OwnParts:
         """All ranks have voted; ``equal``: with the same digest."""
         self.start.voted(equal=equal)
         if self.keeper is not None:
-            self.keeper.voted()
+            self.keeper.voted(self.state)
+        if self.goes_back:
+            self.start.keep()
+
+    @property
+    def goes_back(self) -> bool:
+        """Who is lost behind a step takes all ranks back before it."""
+        return self.keeper is not None and self.keeper.own is not None
+
+    @property
+    def own_step(self) -> int | None:
+        """Steps in the copy that this process keeps of itself; None: there is none."""
+        return self.keeper.own.step if self.keeper is not None and self.keeper.own else None
+
+    def go_back(self) -> None:
+        """Be as before the last step that was voted on. Raises ``LayoutError``."""
+        assert self.keeper is not None
+        assert self.keeper.own is not None
+        self.keeper.own.put_back(self.state)
+        self.start.go_back()
+
+    def forget_copy(self) -> None:
+        """This process takes over another state: its copy of itself is void."""
+        if self.keeper is not None and self.keeper.own is not None:
+            self.keeper.own.forget()
 
     def settle(self, step: int) -> None:
         """All of the step before ``step`` is done. Raises ``RuleError``; the job ends then."""

@@ -11,7 +11,13 @@ from fabric_train.messages.link import AgentLink
 from fabric_train.messages.process import LocalStateAnswer, LocalStateRequest
 from fabric_train.rank.loop_rules import in_short, warn_unprotected
 from fabric_train.rank.own_parts import OwnParts
-from fabric_train.rules.step_rule import RankReport, RecoveryPlan, UnrecoverableError, plan_recovery
+from fabric_train.rules.step_rule import (
+    RankReport,
+    RecoveryPlan,
+    UnrecoverableError,
+    plan_recovery,
+    plan_return,
+)
 from fabric_train.state.later_part import LaterPart
 from fabric_train.state.plain_values import ForeignValueError
 from fabric_train.state.replicas import partition
@@ -29,7 +35,9 @@ def agree_on_plan(
     """
     keeper = own.keeper
     kept = [[ward, *span] for ward, span in keeper.keeps().items()] if keeper is not None else []
-    mine = [run, report.committed, report.ready, own.state.replicas, inner.host, kept]
+    mine = [
+        run, report.committed, report.ready, own.own_step, own.state.replicas, inner.host, kept,
+    ]  # fmt: skip
     answers = [json.loads(one) for one in inner.exchange(json.dumps(mine).encode())]
     try:
         groups = partition([group for *_, group, _, _ in answers])
@@ -37,13 +45,14 @@ def agree_on_plan(
         raise UnrecoverableError(str(error)) from None
     keeps = [{ward: (first, last) for ward, first, last in kept} for *_, kept in answers]
     reports = [
-        RankReport(held, ready, mine)
-        for (_, held, ready, *_), mine in zip(answers, keeps, strict=True)
+        RankReport(held, ready, mine, copied)
+        for (_, held, ready, copied, *_), mine in zip(answers, keeps, strict=True)
     ]
-    plan = plan_recovery(reports, groups)
+    plan = (plan_return if own.goes_back else plan_recovery)(reports, groups)
     if keeper is not None:
         keeper.meet(inner.rank, [host for *_, host, _ in answers], plan.step, keeps)
-    return next(name for name, held, *_ in answers if held is not None), plan
+    known = zip(answers, reports, strict=True)
+    return next(name for (name, *_), one in known if {one.committed, one.own} != {None}), plan
 
 
 def receive_owed(
@@ -62,6 +71,8 @@ def role_of(rank: int, plan: RecoveryPlan) -> str:
     """The part of ``rank`` in ``plan``, in one word."""
     if rank in plan.copies:
         return "copy"
+    if rank in plan.back:
+        return "back"
     return "apply" if rank in plan.apply else "keep"
 
 

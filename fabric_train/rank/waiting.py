@@ -7,7 +7,7 @@ import os
 from fabric_train.messages.link import AgentLink
 from fabric_train.messages.process import Acknowledged, Assignment, Hello, Protected, Welcome
 from fabric_train.rank.launched import software
-from fabric_train.rank.torchrun import tell_rank
+from fabric_train.rank.torchrun import expect_rank, tell_rank
 from fabric_train.rules.agreement import LATE
 
 
@@ -37,8 +37,14 @@ def await_assignment(link: AgentLink, generation: int) -> Assignment:
     return link.assignment
 
 
-def await_rank(link: AgentLink) -> int:
-    """Of a spare that builds its model once it knows its rank: that rank. Raises likewise."""
+def await_rank(link: AgentLink, early: int | None = None) -> int:
+    """Of a spare that builds its model once it knows its rank: that rank. Raises likewise.
+
+    ``early``: it is told beforehand, and gets this one or none.
+    """
+    if early is not None:
+        expect_rank(early)
+        return early
     link.send(Protected(LATE, {}))
     assignment = await_assignment(link, 0)
     link.send(Acknowledged(assignment.generation))

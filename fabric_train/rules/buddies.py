@@ -12,7 +12,7 @@ from fabric_train.rules.agreement import DisagreementError
 class Room:
     """Of a rank on ``host``: bytes that each of its ``buddies`` needs for it, and gets a step.
 
-    ``limit``: bytes that it may take for others.
+    ``limit``: bytes that it may take for others, and for a copy of its ``own`` state.
     """
 
     host: str
@@ -20,6 +20,7 @@ class Room:
     each_step: int
     limit: int
     buddies: int
+    own: int = 0
 
 
 def buddies(hosts: Sequence[str], count: int) -> list[tuple[int, ...]]:
@@ -68,9 +69,10 @@ def check_room(rooms: Sequence[Room]) -> None:
     keepers = buddies([one.host for one in rooms], rooms[0].buddies)
     for rank, room in enumerate(rooms):
         mine = wards(keepers, rank)
-        needs = sum(rooms[ward].needs for ward in mine)
+        needs = room.own + sum(rooms[ward].needs for ward in mine)
         if needs > room.limit:
+            own = " and a copy of itself" * bool(room.own)
             raise DisagreementError(
-                f"rank {rank} keeps the shards of ranks {list(mine)}: {needs} bytes of host "
+                f"rank {rank} keeps the shards of ranks {list(mine)}{own}: {needs} bytes of host "
                 f"memory, and it may take {room.limit} (gradient_log=GradientLog(host_memory=…))"
             )

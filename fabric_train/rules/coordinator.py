@@ -16,6 +16,7 @@ messages.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fabric_train.rules.agreement import LATE, layout_difference
@@ -67,10 +68,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class Spawn:
-    """Start this process."""
+    """Start this process. ``rank``: of a spare, that for which it builds its model; None: any."""
 
     process: str
     spare: bool
+    rank: int | None = None
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,10 @@ Effect = Spawn | Announce | Kill | Refuse | ReleaseAll | JobFailed
 
 @dataclass(frozen=True)
 class RecoveryRecord:
-    """One recovery, for the log. Times are seconds on the caller's clock; None: not reached."""
+    """One recovery, for the log. Times are seconds on the caller's clock; None: not reached.
+
+    ``step``: with which it ended; ``again``: applied steps that are run again then.
+    """
 
     generation: int
     ranks: tuple[int, ...]
@@ -125,6 +130,7 @@ class RecoveryRecord:
     recovered_at: float | None = None
     committed_at: float | None = None
     step: int | None = None
+    again: int | None = None
 
     def amended(self, **fields: float | int) -> RecoveryRecord:
         """This record with those of ``fields`` that it does not have yet."""
@@ -135,6 +141,7 @@ class RecoveryRecord:
 @dataclass
 class _Process:
     spare: bool
+    rank: int | None = None  # for which its model is built before it has one; None: any
     joined: bool = False
     layout: str | None = None
     software: dict[str, str] = field(default_factory=dict)
@@ -143,11 +150,20 @@ class _Process:
 class Coordinator:
     """One job. Each method takes ``now`` (seconds, monotonic) where time matters."""
 
-    def __init__(self, world: int, spares: int, limits: Limits | None = None) -> None:
+    def __init__(
+        self, world: int, spares: int, limits: Limits | None = None, early: Sequence[int] = ()
+    ) -> None:
+        """``early``: ranks for each of which one more spare builds its model beforehand.
+
+        Raises ``ValueError``.
+        """
         if world < 1 or spares < 0:
             raise ValueError(f"a job needs at least one rank: {world} ranks, {spares} spares")
+        if len(set(early)) < len(early) or not set(early) <= set(range(world)):
+            raise ValueError(f"early spares: {list(early)} are not different ranks below {world}")
         self._world = world
         self._spares = spares
+        self._early = tuple(early)
         self._limits = limits or Limits()
         self._phase = Phase.FORMING
         self._processes: dict[str, _Process] = {}
@@ -257,8 +273,13 @@ class Coordinator:
         if self._generation is not None and generation == self._generation.number:
             self._acknowledged.add(process)
 
-    def recovered(self, process: str, generation: int, step: int, now: float) -> list[Effect]:
-        """``process`` holds the state after ``step`` steps in ``generation``."""
+    def recovered(
+        self, process: str, generation: int, step: int, now: float, again: int = 0
+    ) -> list[Effect]:
+        """``process`` holds the state after ``step`` steps in ``generation``.
+
+        ``again``: applied steps that are run again.
+        """
         if self._generation is None or generation != self._generation.number:
             return []
         self._recovered.add(process)
@@ -268,7 +289,7 @@ class Coordinator:
             return []
         self._lost.clear()
         self._set_phase(Phase.RUNNING)
-        self._amend(recovered_at=now, step=step)
+        self._amend(recovered_at=now, step=step, again=again)
         return self._fill_spares()
 
     def committed(self, process: str, generation: int, step: int, now: float) -> None:
@@ -380,19 +401,23 @@ class Coordinator:
             raise ValueError(f"no transition from {self._phase.value} to {phase.value}")
         self._phase = phase
 
-    def _spawn(self, *, spare: bool) -> Spawn:
+    def _spawn(self, *, spare: bool, rank: int | None = None) -> Spawn:
         process = f"p{self._spawned}"
         self._spawned += 1
-        self._processes[process] = _Process(spare)
-        return Spawn(process, spare)
+        self._processes[process] = _Process(spare, rank)
+        return Spawn(process, spare, rank)
 
     def _fill_spares(self) -> list[Effect]:
         holders = self._generation.slots if self._generation else ()
-        waiting = sum(
-            1 for name, one in self._processes.items() if one.spare and name not in holders
-        )
-        wanted = max(self._spares, len(self._lost))
-        return [self._spawn(spare=True) for _ in range(wanted - waiting)]
+        waiting = [
+            one.rank for name, one in self._processes.items() if one.spare and name not in holders
+        ]
+        wanted = max(self._spares, sum(rank not in waiting for rank in self._lost))
+        more = range(wanted - waiting.count(None))
+        return [
+            *(self._spawn(spare=True) for _ in more),
+            *(self._spawn(spare=True, rank=rank) for rank in self._early if rank not in waiting),
+        ]
 
     def _announce(self, generation: Generation, *, formed: bool) -> Announce:
         self._numbers = max(self._numbers, generation.number - 1) + 1
@@ -412,8 +437,9 @@ class Coordinator:
             for name, one in self._processes.items()
             if one.spare and one.layout is not None and self._generation.rank_of(name) is None
         ]
+        early = {name: one.rank for name, one in self._processes.items() if one.rank is not None}
         try:
-            generation = next_generation(self._generation, set(self._processes), spares)
+            generation = next_generation(self._generation, set(self._processes), spares, early)
         except NotEnoughSparesError:
             self._set_phase(Phase.HELD)
             return self._fill_spares()

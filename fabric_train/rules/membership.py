@@ -6,7 +6,7 @@ an empty rank, so the world size and the order of every reduction stay as they w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -47,18 +47,31 @@ def first_generation(processes: Sequence[str]) -> Generation:
 
 
 def next_generation(
-    previous: Generation, live: Collection[str], spares: Sequence[str]
+    previous: Generation,
+    live: Collection[str],
+    spares: Sequence[str],
+    early: Mapping[str, int] | None = None,
 ) -> Generation:
     """Fill the ranks whose process is not in ``live`` with ``spares``, in their order.
 
-    ``spares`` is ordered by preference. A process that already holds a rank is no spare.
+    ``spares`` is ordered by preference. A process that already holds a rank is no spare. Those in
+    ``early`` have built their model for one rank: they are its first choice, and take no other.
     Raises ``NotEnoughSparesError`` when a rank would stay empty; nothing is assigned then.
     """
+    built = early or {}
     waiting = [spare for spare in dict.fromkeys(spares) if previous.rank_of(spare) is None]
-    empty = [rank for rank, process in enumerate(previous.slots) if process not in live]
-    if len(waiting) < len(empty):
-        raise NotEnoughSparesError(empty[len(waiting) :])
+    own = {built[spare]: spare for spare in reversed(waiting) if spare in built}
+    others = iter([spare for spare in waiting if spare not in built])
     slots = list(previous.slots)
-    for rank, spare in zip(empty, waiting, strict=False):
-        slots[rank] = spare
+    missing = []
+    for rank, process in enumerate(previous.slots):
+        if process in live:
+            continue
+        spare = own.get(rank) or next(others, None)
+        if spare is None:
+            missing.append(rank)
+        else:
+            slots[rank] = spare
+    if missing:
+        raise NotEnoughSparesError(missing)
     return Generation(previous.number + 1, tuple(slots))

@@ -30,7 +30,8 @@ class Entry:
 
     ``seeds``: what was kept before is void, and all ``units`` are in ``renewed``. ``gradients``:
     by unit, of the step that is voted on now. ``renewed``: by unit, all its tensors as they are
-    after ``step`` steps. ``fields``: of the optimizers' groups in the step that is voted on. The
+    after ``step`` steps. ``fields``: of the optimizers' groups in the step that is voted on.
+    ``scalars``: of a whole copy, all that is no tensor of an optimizer or a module, packed. The
     bytes of ``gradients``, then those of ``renewed``, follow in this order.
     """
 
@@ -41,6 +42,7 @@ class Entry:
     gradients: dict[int, TensorSpec]
     renewed: dict[int, tuple[TensorSpec, ...]]
     fields: dict[str, list[dict[str, Any]]]
+    scalars: bytes = b""
 
     def specs(self) -> list[TensorSpec]:
         """Of all tensors that follow."""
@@ -88,6 +90,8 @@ def _check(entry: Any, rank: int) -> None:  # noqa: ANN401
         raise ValueError("a first copy without all units")
     for spec in entry.specs():
         _check_spec(spec)
+    if not isinstance(entry.scalars, bytes):
+        raise TypeError("no scalars")
     for groups in entry.fields.values():
         if not isinstance(groups, list) or not all(isinstance(one, dict) for one in groups):
             raise TypeError("no groups")

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fabric_train.shards.entry import BadEntryError, Entry, decode
-from fabric_train.shards.log import ShardLog
+from fabric_train.shards.log import KeptShards
 from fabric_train.state.tensor_bytes import memory
 from fabric_train.state.transfer import Images, chunks, cut
 
@@ -71,7 +71,7 @@ class Exchange:
                 if sums.numel():
                     self._send(sums, to)
 
-    def receive(self, ward: int, log: ShardLog) -> Arrived:
+    def receive(self, ward: int, log: KeptShards) -> Arrived:
         """The entry of ``ward``, without its sums. Raises ``RuntimeError``, ``BadEntryError``."""
         first = torch.empty(_FIRST, dtype=torch.uint8)
         self._receive(first, ward)
@@ -97,7 +97,7 @@ class Exchange:
             images.store(parts, chunk)
         return Arrived(entry, buffers, sums)
 
-    def accept(self, arrived: Arrived, log: ShardLog) -> None:
+    def accept(self, arrived: Arrived, log: KeptShards) -> None:
         """Add to ``log`` what has arrived, if it is what was sent. Raises as `receive`."""
         mine = [one.result() for one in arrived.sums]
         if mine:

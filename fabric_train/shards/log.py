@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +18,26 @@ from torch import Tensor
 from fabric_train.shards.entry import BadEntryError, Entry, size_of
 from fabric_train.state.plain_values import carry
 from fabric_train.state.replicated import TensorSpec
+
+
+class KeptShards(Protocol):
+    """What one rank keeps of another's shards."""
+
+    def span(self) -> tuple[int, int] | None:
+        """The first and the last step after which it can rebuild the shards; None: none."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that it uses, with those that wait for what arrives next."""
+
+    def buffers(self, entry: Entry) -> list[Tensor]:
+        """Memory for the tensors of ``entry``, to be filled and given to `add`.
+
+        Raises ``BadEntryError`` for an entry that does not follow what is here.
+        """
+
+    def add(self, entry: Entry, tensors: Sequence[Tensor]) -> None:
+        """All of ``entry`` is here, and whole. A step that was given before is replaced."""
 
 
 @carry

@@ -23,8 +23,8 @@ REPLAYED = frozenset({
 """Optimizers of ``torch.optim`` whose step works on each element by itself."""
 
 
-class NotReplayableError(TypeError):
-    """The step of an optimizer with shards cannot be repeated from their gradients."""
+class NotRepeatableError(TypeError):
+    """The step of an optimizer with shards cannot be run a second time at all."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class ShardUnits:
     def __init__(self, parts: Mapping[str, object], *, all_parameters: bool = False) -> None:
         """``all_parameters``: also those that do not say themselves that they are shards.
 
-        Raises ``NotReplayableError``.
+        Raises ``NotRepeatableError``.
         """
         self.optimizers: dict[str, torch.optim.Optimizer] = {
             name: part
@@ -65,8 +65,12 @@ class ShardUnits:
                     continue
                 seen.add(id(one))
                 self.units.append(Unit(f"{name}/{key}", one, *trained.get(id(one), ())))
-        for name in sorted({unit.optimizer for unit in self.units if unit.optimizer}):
-            _check(name, self.optimizers[name])
+        self.unreplayed = [
+            f"{name} ({type(self.optimizers[name]).__qualname__})"
+            for name in sorted({unit.optimizer for unit in self.units if unit.optimizer})
+            if not _is_replayed(name, self.optimizers[name])
+        ]
+        """Optimizers whose step cannot be repeated on a shard alone, with their classes."""
         self._versions: dict[int, list[tuple[int, int]]] = {}
 
     def tensors(self, unit: Unit) -> list[tuple[str, Tensor]]:
@@ -132,17 +136,25 @@ class ShardUnits:
 
         An optimizer that has made no step yet is asked what it keeps for one parameter.
         """
-        kept = {name: _kept(one) for name, one in self.optimizers.items()}
+        kept: dict[Any, tuple[int, int]] = {}
         found = []
         for unit in self.units:
             tensors = [one for _, one in self.tensors(unit)]
             base, size = sum(map(_bytes, tensors)), _bytes(tensors[0])
             trained = bool(unit.optimizer) and unit.parameter.requires_grad
             if trained and len(tensors) == 1:
-                as_large, beside = kept[unit.optimizer]
-                base += size * as_large + beside
+                base += self._kept(unit, tensors[0], kept)
             found.append((base, size if trained else 0))
         return found
+
+    def _kept(self, unit: Unit, tensor: Tensor, kept: dict[Any, tuple[int, int]]) -> int:
+        """Bytes that the optimizer of ``unit`` will keep for ``tensor``; ``kept``: known ones."""
+        optimizer, replayed = self.optimizers[unit.optimizer], not self.unreplayed
+        key = unit.optimizer, replayed or (tensor.shape, tensor.dtype)
+        if key not in kept:
+            kept[key] = _kept(optimizer) if replayed else (0, _kept_for(optimizer, tensor))
+        as_large, beside = kept[key]
+        return _bytes(tensor) * as_large + beside
 
 
 def step_alone(optimizer: torch.optim.Optimizer) -> None:
@@ -151,14 +163,32 @@ def step_alone(optimizer: torch.optim.Optimizer) -> None:
     (step.__wrapped__ if getattr(step, "hooked", False) else step)(optimizer)
 
 
-def _check(name: str, optimizer: torch.optim.Optimizer) -> None:
+def _is_replayed(name: str, optimizer: torch.optim.Optimizer) -> bool:
+    """Raises ``NotRepeatableError``."""
     kind = type(optimizer)
-    if kind.__name__ not in REPLAYED or getattr(torch.optim, kind.__name__, None) is not kind:
-        raise NotReplayableError(
-            f"{name}: the step of {kind.__module__}.{kind.__qualname__} cannot be repeated from "
-            f"gradients on a shard alone, as those of {', '.join(sorted(REPLAYED))} of torch.optim "
-            "can: train with replicas of each shard (HSDP), or with one of those"
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise NotRepeatableError(
+            f"{name}: the step of {kind.__module__}.{kind.__qualname__} runs forward and backward "
+            "passes itself (a closure), so there is no gate before what it changes: train with an "
+            "optimizer that takes the gradients of one backward pass"
         )
+    return kind.__name__ in REPLAYED and getattr(torch.optim, kind.__name__, None) is kind
+
+
+def _kept_for(optimizer: torch.optim.Optimizer, parameter: Tensor) -> int:
+    """Bytes that an optimizer keeps for ``parameter`` whose step looks at more than one element.
+
+    One that cannot step alone, on the CPU, for one parameter counts as one with two moments.
+    """
+    probe = nn.Parameter(torch.zeros_like(parameter, device="cpu"))
+    probe.grad = torch.ones_like(probe)
+    try:
+        kind: Any = type(optimizer)
+        twin: torch.optim.Optimizer = kind([{**optimizer.param_groups[0], "params": [probe]}])
+        step_alone(twin)
+    except Exception:  # an own class may do anything
+        return 2 * _bytes(probe)
+    return sum(_bytes(one) for one in twin.state[probe].values() if isinstance(one, Tensor))
 
 
 def _kept(optimizer: torch.optim.Optimizer) -> tuple[int, int]:

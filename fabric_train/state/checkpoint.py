@@ -163,8 +163,12 @@ class CheckpointDirectory:
                 raise
             raise self._taken_away(staging) from None
 
-    def publish(self, staging: Staging, step: int) -> Checkpoint:
-        """Publish a sealed ``staging``. Raises ``CheckpointRefusedError``, ``OSError``."""
+    def publish(self, staging: Staging, step: int, *, repeats: bool = False) -> Checkpoint:
+        """Publish a sealed ``staging``. Raises ``CheckpointRefusedError``, ``OSError``.
+
+        ``repeats``: a step may be run again. What this run has published of it then stays, and
+        ``staging`` goes.
+        """
         token = staging.token
         target = self._directory / f"step-{step:012d}-run-{token.run:04d}"
         self.check(token)
@@ -176,6 +180,10 @@ class CheckpointDirectory:
             if not mine and error.errno == errno.ENOENT:
                 raise self._taken_away(staging) from None
             if not mine and error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+                known = _published(target)
+                if repeats and known is not None and known.token <= token:
+                    self.discard(staging)
+                    return known
                 raise CheckpointRefusedError(f"{target} is published already") from None
             if not mine:
                 raise
@@ -263,23 +271,26 @@ def newest_checkpoint(directory: str | os.PathLike[str]) -> Checkpoint | None:
 
     None: there is none. A directory whose files are not those that were published is passed over.
     """
-    found: list[Checkpoint] = []
     root = Path(directory)
-    for path in root.iterdir() if root.is_dir() else ():
-        name = _PUBLISHED.match(path.name)
-        if name is None:
-            continue
-        manifest = _read(path / MANIFEST)
-        if manifest.get("version") != VERSION or not _is_whole(path, manifest.get("files")):
-            continue
-        try:
-            token = Token(int(manifest["run"]), int(manifest["generation"]))
-            one = Checkpoint(path, int(manifest["step"]), token, str(manifest["job"]))
-        except (KeyError, TypeError, ValueError):
-            continue
-        if (one.step, token.run) == (int(name[1]), int(name[2])):
-            found.append(one)
+    paths = root.iterdir() if root.is_dir() else ()
+    found = [one for path in paths if (one := _published(path)) is not None]
     return max(found, key=lambda one: (one.token, one.step), default=None)
+
+
+def _published(path: Path) -> Checkpoint | None:
+    """The checkpoint in the directory ``path``, if it is one and whole."""
+    name = _PUBLISHED.match(path.name)
+    if name is None:
+        return None
+    manifest = _read(path / MANIFEST)
+    if manifest.get("version") != VERSION or not _is_whole(path, manifest.get("files")):
+        return None
+    try:
+        token = Token(int(manifest["run"]), int(manifest["generation"]))
+        one = Checkpoint(path, int(manifest["step"]), token, str(manifest["job"]))
+    except (KeyError, TypeError, ValueError):
+        return None
+    return one if (one.step, token.run) == (int(name[1]), int(name[2])) else None
 
 
 def _is_whole(path: Path, files: object) -> bool:

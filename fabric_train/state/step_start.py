@@ -49,6 +49,7 @@ class StepStart:
         self._next: _Next | None = None
         self._compared: frozenset[str] = frozenset()  # names that the next vote compares
         self._unkept: frozenset[str] = frozenset()
+        self._kept: tuple[Any, ...] | None = None  # the start of the last step that was voted on
         self._digest: int | None = None  # of their values; None: this process has none to compare
 
     def capture(self) -> None:
@@ -76,6 +77,29 @@ class StepStart:
             self._note_behind(at_gate, {**before, **at_gate.buffers}, buffers)
         self._buffers = {name: one.detach().clone() for name, one in buffers.items()}
         self._state.structure.mark()
+
+    @property
+    def scalars(self) -> bytes:
+        """What the state was beside its tensors, as it was captured."""
+        return self._scalars
+
+    def keep(self) -> None:
+        """The vote on the step that began here has succeeded: keep its start for `go_back`."""
+        self._kept = (
+            self._generators, self._parts, self._scalars, self._buffers, self._settings,
+            self._groups,
+        )  # fmt: skip
+
+    def go_back(self) -> None:
+        """Be at the start that was kept. Parameters and optimizers' tensors are there already."""
+        assert self._kept is not None
+        (
+            self._generators, self._parts, self._scalars, self._buffers, self._settings,
+            self._groups,
+        ) = self._kept  # fmt: skip
+        self._next = None
+        self._compared, self._digest = frozenset(), None
+        self.restore()
 
     def begun(self) -> Begun:
         """What was captured and is no rank's own, for a source in the middle of an attempt."""

@@ -3,8 +3,9 @@
 MESH=4: four shards without replicas. PARALLEL=tensor: the second dimension splits layers.
 
 FAULTS as in ``grouped_loop.py``; ``unheard``: this rank does not hear that a vote has succeeded;
-``voted``: it dies behind it, when all others have heard; ``host``: it waits for its host's end.
-What comes out is each rank's own shard.
+``voted``: it dies behind it, when all others have heard; ``host``: it waits for its host's end;
+``inside``: in the middle of the optimizer's step, of Lars. What comes out is each rank's own shard,
+and how many applied steps were run again.
 """
 
 import hashlib
@@ -62,6 +63,27 @@ def own(tensor):
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
+class Lars(torch.optim.Optimizer):
+    """Uses the norms of whole tensors, so its step runs collectives, and keeps a plain number."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for place, one in enumerate(group["params"]):
+                norms = torch.stack([own(one).square().sum(), own(one.grad).square().sum()])
+                torch.distributed.all_reduce(norms)
+                strike(f"inside{place}")
+                state = self.state[one]
+                trust = float(norms[0].sqrt() / (norms[1].sqrt() + 1e-3))
+                state["trust"] = 0.9 * state.get("trust", 1.0) + 0.1 * trust + 1e-3 * job.rank
+                mean = state.setdefault("mean", torch.zeros_like(one))
+                mean.mul_(0.9).add_(one.grad)
+                one.sub_(mean * (group["lr"] * state["trust"]))
+
+
 torch.manual_seed(1)
 job = fabric_train.join(late=True)
 mesh = init_device_mesh("cpu", MESH, mesh_dim_names=("replicate", "shard")[-len(MESH) :])
@@ -81,10 +103,17 @@ for layer in (model[0], model[2]):  # 13 and 5 rows: shards are uneven
 fully_shard(model, mesh=mesh)
 model.set_force_sum_reduction_for_comms(True)  # gloo has no mean
 options = {"SGD": {"momentum": 0.9, "nesterov": True}}.get(OPTIMIZER, {})
-optimizer = getattr(torch.optim, OPTIMIZER)(model.parameters(), lr=0.01, **options)
+trained, beside = [*model.parameters()], None
+if OPTIMIZER == "Muon":  # it takes matrices alone
+    trained = [one for one in model.parameters() if one.ndim == 2 and len(one) > 1]
+    rest = [one for one in model.parameters() if one.ndim < 2 or len(one) < 2]
+    beside = torch.optim.AdamW(rest, lr=0.01)
+kind = Lars if OPTIMIZER == "Lars" else getattr(torch.optim, OPTIMIZER)
+optimizer = kind(trained, lr=0.01, **options)
 warm_up = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 8))
 log = fabric_train.GradientLog(buddies=int(os.environ.get("BUDDIES", "1")), renew_steps=4)
-job.protect(model=model, optimizer=optimizer, warm_up=warm_up, gradient_log=log)
+more = {"beside": beside} if beside else {}
+job.protect(model=model, optimizer=optimizer, warm_up=warm_up, gradient_log=log, **more)
 vote, job._progress.vote = job._progress.vote, voted
 for at in job.steps(STEPS):
     with job.attempt():
@@ -96,17 +125,24 @@ for at in job.steps(STEPS):
         strike("forward")
         loss = (model(x) - x.sum(1, keepdim=True).sin()).pow(2).mean()
         optimizer.zero_grad()
+        if beside:
+            beside.zero_grad()
         strike("backward")
         loss.backward()
         strike("clip")
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         strike("gate")
         optimizer.step()
+        if beside:
+            beside.step()
         strike("optimizer")
         warm_up.step()
 digest = hashlib.sha256()
 for parameter in model.parameters():
-    state = optimizer.state[parameter]
+    state = {**optimizer.state[parameter], **(beside.state[parameter] if beside else {})}
     for tensor in (parameter, *(state[key] for key in sorted(state))):
+        if not isinstance(tensor, torch.Tensor):
+            tensor = torch.tensor(tensor, dtype=torch.float64)
         digest.update(own(tensor.detach()).contiguous().numpy().tobytes())
 (OUT / f"weights.{job.rank}").write_text(digest.hexdigest())
+(OUT / f"again.{job.rank}").write_text(str(job.steps_again))

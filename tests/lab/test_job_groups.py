@@ -1,5 +1,6 @@
 """Process groups beside the default one: what they sum is as undisturbed when ranks are lost."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,9 +21,10 @@ LONG = 240.0
 MOMENTS = ("3:4:forward", "1:9:groups", "2:14:backward", "0:19:optimizer")
 
 
-def train(directory, *faults, spares=1, script=SCRIPT, steps=STEPS):
+def train(directory, *faults, spares=1, script=SCRIPT, steps=STEPS, options=()):
     directory.mkdir()
-    args = ["--standalone", "--nproc-per-node", str(RANKS), "--spares", str(spares), str(script)]
+    args = ["--standalone", "--nproc-per-node", str(RANKS), "--spares", str(spares), *options]
+    args += [str(script)]
     return subprocess.run(
         [sys.executable, "-m", "fabric_train.run", *args, str(steps), str(directory)],
         env=environment(*faults), cwd=directory, check=False, capture_output=True, text=True,
@@ -70,6 +72,20 @@ def test_ranks_with_shards_are_taken_over_from_the_replicas_of_their_shards(tmp_
     assert found == weights(tmp_path / "calm")
     assert (found[0], found[1]) == (found[2], found[3])
     assert found[0] != found[1]  # two shards
+
+
+@pytest.mark.nightly
+def test_a_spare_that_was_built_for_a_rank_takes_it_and_others_go_to_late_ones(tmp_path):
+    calm = train(tmp_path / "calm", spares=0, script=SHARDED)
+    assert calm.returncode == 0, calm.stderr
+    faults = ("2:6:backward", "3:12:forward", "2:18:gate")
+    early = ("--early-spares", "2")
+    done = train(tmp_path / "job", *faults, script=SHARDED, options=early)
+    assert done.returncode == 0, done.stderr
+    assert struck(tmp_path / "job") == {fault.replace(":", "-") for fault in faults}
+    assert weights(tmp_path / "job") == weights(tmp_path / "calm")
+    copies = re.findall(r"(p\d+) copy: ", done.stderr)
+    assert copies == ["p5", "p4", "p6"]  # built for 2, late, built for 2
 
 
 @pytest.mark.nightly

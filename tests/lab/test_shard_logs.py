@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from test_job_groups import LONG, SHARDED
-from test_takeover import RANKS, environment, struck, weights
+from test_takeover import RANKS, environment, records, struck, weights
 
 from lab.cluster import Cluster, wait_until
 from lab.faults.catalog import NodeKill
@@ -22,7 +22,8 @@ NEIGHBOURS = ("1:6:backward", "2:6:backward")
 
 def train(directory, *faults, spares=1, steps=STEPS, script=SHARDED, **more):
     directory.mkdir()
-    args = ["--standalone", "--nproc-per-node", str(RANKS), "--spares", str(spares), str(script)]
+    args = ["--standalone", "--nproc-per-node", str(RANKS), "--spares", str(spares)]
+    args += ["--records", str(directory / "records.json"), str(script)]
     return subprocess.run(
         [sys.executable, "-m", "fabric_train.run", *args, str(steps), str(directory)],
         env=environment(*faults, **{"MESH": str(RANKS), **more}), cwd=directory, check=False,
@@ -95,11 +96,52 @@ def test_two_neighbours_at_once_are_refused_with_one_buddy_and_named(tmp_path):
     assert not [*(tmp_path / "job").glob("weights.*")]
 
 
+def run_again(directory):
+    """Applied steps that each recovery has taken back, of each; and what ranks say of all."""
+    said = [int(path.read_text()) for path in sorted(directory.glob("again.*"))]
+    return [one["again"] for one in records(directory)], said
+
+
 @pytest.mark.nightly
-def test_an_optimizer_that_cannot_be_replayed_ends_the_job_and_is_named(tmp_path):
-    done = train(tmp_path / "job", spares=0, OPTIMIZER="Adafactor")
-    assert done.returncode == 1, done.stderr
-    assert "optimizer: the step of torch.optim._adafactor.Adafactor cannot be" in done.stderr
+@pytest.mark.parametrize(
+    ("optimizer", "moments", "again"),
+    [
+        ("Muon", MOMENTS, [0, 0, 0, 1, 0]),
+        # In the midst of its step, which no rank has whole then.
+        ("Lars", (*MOMENTS[:4], "1:11:inside2"), [0, 0, 0, 1, 0]),
+    ],
+)
+def test_an_optimizer_of_whole_matrices_goes_back_one_step_at_most(
+    tmp_path, optimizer, moments, again
+):
+    done = same_as_undisturbed(tmp_path, *moments, OPTIMIZER=optimizer)
+    assert "1 buddy gets a whole copy with each step" in done.stderr
+    assert done.stderr.count("at most one step is run again") >= 1
+    taken, said = run_again(tmp_path / "job")
+    assert taken == again
+    assert len(said) == RANKS
+    assert max(said) == sum(again)  # of a rank that has never been lost
+
+
+@pytest.mark.nightly
+def test_two_neighbours_behind_a_step_go_back_with_all_to_the_second_buddys_copies(tmp_path):
+    lost = ("1:6:optimizer", "2:6:optimizer")
+    same_as_undisturbed(tmp_path, *lost, spares=2, BUDDIES="2", OPTIMIZER="Lars")
+    assert sum(run_again(tmp_path / "job")[0]) == 1
+
+
+@pytest.mark.nightly
+def test_a_vote_that_one_rank_has_not_heard_takes_all_back(tmp_path):
+    """Rank 3 stays before a step that 0 and 1 have applied, and 2 is lost behind its vote."""
+    same_as_undisturbed(tmp_path, "3:5:unheard", "2:5:voted", steps=8, OPTIMIZER="Lars")
+    assert sum(run_again(tmp_path / "job")[0]) == 1
+
+
+@pytest.mark.nightly
+def test_an_optimizer_that_runs_the_passes_itself_ends_the_job_and_is_named(tmp_path):
+    done = train(tmp_path / "job", spares=0, OPTIMIZER="LBFGS")
+    assert done.returncode != 0, done.stderr
+    assert "optimizer: the step of torch.optim.lbfgs.LBFGS runs forward and backward" in done.stderr
 
 
 @pytest.mark.nightly

@@ -6,9 +6,10 @@ import threading
 from on_demand import on_demand
 
 torch = on_demand("torch")
-keeper = on_demand("fabric_train.shards.keeper", needs="torch")
+gradient_keeper = on_demand("fabric_train.shards.gradient_keeper", needs="torch")
 replicated = on_demand("fabric_train.state.replicated", needs="torch")
 units = on_demand("fabric_train.shards.units", needs="torch")
+whole = on_demand("fabric_train.shards.whole", needs="torch")
 
 
 class Done:
@@ -71,7 +72,9 @@ class Rank:
         self.optimizer = make(self.model.parameters())
         self.parts = {"model": self.model, "optimizer": self.optimizer}
         self.state = replicated.ReplicatedState(self.parts, (rank,), kept=True)
-        self.keeper = keeper.ShardKeeper(units.ShardUnits(self.parts, all_parameters=True), options)
+        kept = units.ShardUnits(self.parts, all_parameters=True)
+        kind = whole.CopyKeeper if kept.unreplayed else gradient_keeper.GradientKeeper
+        self.keeper = kind(kept, options)
 
     def give(self, seed):
         """An attempt: gradients."""
@@ -117,7 +120,7 @@ def exchange(ranks, step, network=None):
 
     def act(rank):
         try:
-            rank.keeper.exchange(network.of(rank.rank), rank.rank, step)
+            rank.keeper.exchange(network.of(rank.rank), rank.rank, step, rank.state.scalars())
         except Exception:
             network.end()
             raise

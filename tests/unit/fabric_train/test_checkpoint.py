@@ -160,6 +160,21 @@ def test_what_another_job_or_another_writer_has_published_is_not_touched(tmp_pat
     assert (newest_checkpoint(tmp_path).path / "model").read_text() == "first"
 
 
+def test_what_a_step_that_is_run_again_has_published_before_stays(tmp_path):
+    known = write(writer(tmp_path), 1, 5)
+    again = begin(writer(tmp_path), 2)  # another rank was lost behind the step
+    fill(again)
+    writer(tmp_path).seal(again, 5)
+    assert writer(tmp_path).publish(again, 5, repeats=True) == known
+    assert not again.path.exists()
+    (known.path / "model").unlink()  # what is not whole is no checkpoint of that step
+    other = begin(writer(tmp_path), 3)
+    fill(other)
+    writer(tmp_path).seal(other, 5)
+    with pytest.raises(CheckpointRefusedError, match="published already"):
+        writer(tmp_path).publish(other, 5, repeats=True)
+
+
 def test_an_answer_of_the_file_server_that_is_lost_does_no_harm(tmp_path, monkeypatch):
     """A client sends the rename again, and hears that there is nothing to rename."""
     one = writer(tmp_path)

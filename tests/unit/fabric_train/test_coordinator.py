@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabric_train.rules.agreement import LATE
 from fabric_train.rules.coordinator import (
     Announce,
     Coordinator,
@@ -20,8 +21,9 @@ SOFTWARE = {"torch": "2.13", "python": "3.11"}
 class World:
     """Plays processes and agent: what is spawned joins when it is told to."""
 
-    def __init__(self, ranks=4, spares=1, limits=None):
-        self.core = Coordinator(ranks, spares, limits)
+    def __init__(self, ranks=4, spares=1, limits=None, early=()):
+        self.core = Coordinator(ranks, spares, limits, early)
+        self.spawned = {}
         self.now = 5.0
         self.alive = set()
         self.released = False
@@ -35,6 +37,7 @@ class World:
             if isinstance(effect, Spawn):
                 assert effect.process not in self.alive
                 self.alive.add(effect.process)
+                self.spawned[effect.process] = effect.rank
             elif isinstance(effect, Announce):
                 self.announced.append(effect)
             elif isinstance(effect, Kill):
@@ -80,6 +83,62 @@ def running(ranks=4, spares=1, limits=None):
     world.protect(*everybody)
     assert world.core.phase is Phase.RUNNING
     return world
+
+
+def early(*ranks, spares=1):
+    world = World(3, spares, early=ranks)
+    everybody = sorted(world.alive)
+    world.join(*everybody)
+    late = [name for name in everybody[3:] if world.spawned[name] is None]
+    world.protect(*(name for name in everybody if name not in late))
+    world.protect(*late, layout=LATE)
+    return world
+
+
+def test_a_spare_that_was_built_for_a_rank_gets_it_and_another_one_is_built():
+    world = early(1)
+    assert world.spawned == {"p0": None, "p1": None, "p2": None, "p3": None, "p4": 1}
+    world.kill("p1")
+    assert world.slots == ("p0", "p4", "p2")
+    world.recover()
+    assert world.spawned["p5"] == 1
+    assert "p6" not in world.spawned
+
+
+def test_another_rank_goes_to_a_spare_that_builds_its_model_late():
+    world = early(1)
+    world.kill("p2")
+    assert world.slots == ("p0", "p1", "p3")
+    world.recover()
+    assert world.spawned["p5"] is None
+
+
+def test_without_a_late_spare_one_is_started_for_the_other_rank():
+    world = early(1, spares=0)
+    world.kill("p2")
+    assert world.core.phase is Phase.HELD
+    assert world.spawned["p4"] is None
+    world.join("p4")
+    world.protect("p4", layout=LATE)
+    assert world.slots == ("p0", "p1", "p4")
+
+
+def test_an_early_spare_that_still_builds_is_waited_for_where_nobody_else_is_there():
+    world = World(3, 0, early=[1])
+    world.join("p0", "p1", "p2")
+    world.protect("p0", "p1", "p2")
+    world.kill("p1")
+    assert world.core.phase is Phase.HELD
+    assert "p4" not in world.spawned
+    world.join("p3")
+    world.protect("p3")
+    assert world.slots == ("p0", "p3", "p2")
+
+
+@pytest.mark.parametrize("ranks", [[3], [-1], [1, 1]])
+def test_early_spares_are_for_different_ranks_of_the_job(ranks):
+    with pytest.raises(ValueError, match="early spares"):
+        Coordinator(3, 1, early=ranks)
 
 
 def test_a_job_forms_when_all_ranks_are_here_with_or_without_its_spare():

@@ -29,6 +29,17 @@ def test_a_process_that_holds_a_rank_is_no_spare():
         next_generation(first, {"a"}, ["a", "a"])
 
 
+def test_a_spare_that_was_built_for_a_rank_takes_it_and_no_other():
+    first = first_generation(["a", "b", "c"])
+    early = {"e": 1, "f": 2}
+    spares = ["e", "f", "s"]
+    assert next_generation(first, {"a", "c", *spares}, spares, early).slots == ("a", "e", "c")
+    assert next_generation(first, {"b", "c", *spares}, spares, early).slots == ("s", "b", "c")
+    assert next_generation(first, set(spares), spares, early).slots == ("s", "e", "f")
+    with pytest.raises(NotEnoughSparesError, match="no spare for rank 0"):
+        next_generation(first, {"b", "c", "e", "f"}, ["e", "f"], early)
+
+
 @pytest.mark.parametrize("processes", [[], ["a", "a"]])
 def test_each_rank_needs_a_process_of_its_own(processes):
     with pytest.raises(ValueError, match="process of its own"):

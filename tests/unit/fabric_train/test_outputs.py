@@ -197,3 +197,5 @@ def test_the_line_says_steps_their_rate_and_the_last_takeover():
         "step 40, 0.0806 steps/s, generation 3, 1 takeover, the last 60 s ago "
         "(rank 2: killed by SIGKILL)"
     )
+    records[-1] = records[-1].amended(again=1)
+    assert line.text(40, 3, records, 82.0) == f"{said}, 1 step run again"
