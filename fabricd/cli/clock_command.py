@@ -13,8 +13,6 @@ from rich.table import Table
 from clocksync.page.clock_page import ClockError, ClockReader, State
 from clocksync.page.tai_page import TaiReader
 from fabricd.cli.base import Json, fail, out, parse_duration, put_json, why
-from fabricd.clock import status_reader
-from fabricd.probes.ring import RingError, RingReader
 
 RunDir = Annotated[
     Path, typer.Option("--run-dir", envvar="FABRIC_RUN_DIR", help="Where the clock page lies.")
@@ -107,6 +105,8 @@ def missing(run_dir: Path, max_bound_us: float | None) -> str:
 
 def read(run_dir: Path) -> dict[str, Any]:
     """What the clock service left beside its page; ends the program when there is nothing."""
+    from fabricd.clock import status_reader
+
     try:
         return status_reader.read(run_dir)
     except OSError as error:
@@ -117,6 +117,8 @@ def read(run_dir: Path) -> dict[str, Any]:
 
 def probes(run_dir: Path) -> str:
     """By which time this host's probes go: ``fabric``, ``wall``, or ``none`` without a prober."""
+    from fabricd.probes.ring import RingError, RingReader
+
     try:
         with RingReader(run_dir / "prober" / "ring") as ring:
             header = ring.header()
@@ -308,3 +310,8 @@ def _ns(value: float | None) -> str:
         if abs(value) >= size:
             return f"{value / size:.3f} {unit}"
     return f"{value:.1f} ns"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command(epilog="Example: fabricctl clock --json")(clock)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fabricd.cli.base import DEFAULT_CONFIG, Json, put, put_json
+from fabricd.cli.check_command import CheckCommand
 
 
 def doctor(
@@ -63,3 +64,8 @@ def doctor(
         for line in lines(report, verbose=verbose):
             put(line)
     raise typer.Exit(int(report.level(strict=strict)))
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command(cls=CheckCommand, epilog="Example: fabricctl doctor --pid 4711")(doctor)

@@ -1,4 +1,4 @@
-"""``fabricctl top`` and ``fabricctl plugin``: what concerns jobs."""
+"""``fabricctl top``: what jobs do on each rail now."""
 
 from __future__ import annotations
 
@@ -13,12 +13,8 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from fabricd.cli import client, plugin_env, top
-from fabricd.cli.base import one_line
-from fabricd.config.loader import ConfigError, load
-
-DEFAULT_CONFIG = Path("/etc/fabricd/fabricd.toml")
-DEFAULT_RUN_DIR = Path("/run/fabricd")
+from fabricd.cli import client, top
+from fabricd.cli.base import DEFAULT_SOCKET, Json, Socket, fail, one_line, out
 
 
 def watch(
@@ -40,7 +36,7 @@ def watch(
 
 
 def show(
-    out: Console,
+    console: Console,
     looks: Iterator[tuple[list[top.Row], top.Document]],
     *,
     groups: bool,
@@ -54,11 +50,11 @@ def show(
             sys.stdout.write(json.dumps(document) + "\n")
             sys.stdout.flush()
         return
-    if not out.is_terminal:
+    if not console.is_terminal:
         for rows, answer in looks:
-            out.print(_view(rows, top.missing(answer), groups=groups))
+            console.print(_view(rows, top.missing(answer), groups=groups))
         return
-    with Live(console=out, auto_refresh=False) as live:
+    with Live(console=console, auto_refresh=False) as live:
         for rows, answer in looks:
             view = _view(rows, top.missing(answer), groups=groups)
             live.update(one_line(view), refresh=True)
@@ -70,46 +66,6 @@ def _view(rows: list[top.Row], note: str, *, groups: bool) -> Any:  # noqa: ANN4
     return top.table(rows, groups=groups, note=note)
 
 
-def run_dir_of(config: Path | None) -> Path:
-    """``[paths] run_dir`` of the configuration; without a file the default.
-
-    Raises:
-        plugin_env.PluginError: the file is named but missing, or wrong.
-    """
-    path = config or DEFAULT_CONFIG
-    if config is None and not path.exists():
-        return DEFAULT_RUN_DIR
-    try:
-        return Path(load(path, shared_peers=False).paths.run_dir)
-    except ConfigError as error:
-        raise plugin_env.PluginError(str(error.problems[0])) from error
-
-
-def plugin_lines(
-    form: str, library: Path | None, config: Path | None, *, by_name: bool, job: str
-) -> str:
-    """What ``fabricctl plugin env`` prints.
-
-    Raises:
-        plugin_env.PluginError: with a text for the operator.
-    """
-    run_dir = run_dir_of(config)
-    found = plugin_env.find_library(library)
-    env = plugin_env.variables(found, run_dir, by_name=by_name, job=job)
-    return plugin_env.render(form, env, plugin_env.mounts(found, run_dir))
-
-
-def known_format(form: str) -> str:
-    """The format, when there is such a one.
-
-    Raises:
-        typer.BadParameter: there is not.
-    """
-    if form not in plugin_env.FORMATS:
-        raise typer.BadParameter(f'"{form}"; allowed: {", ".join(plugin_env.FORMATS)}')
-    return form
-
-
 Interval = Annotated[
     float, typer.Option("--interval", "-i", min=0.1, max=3600, help="Seconds between two looks.")
 ]
@@ -118,15 +74,26 @@ Groups = Annotated[
     bool, typer.Option("--groups", "-g", help="By peer and direction instead of by rail.")
 ]
 JobPrefix = Annotated[str, typer.Option("--job", help="Only jobs whose name begins so.")]
-Format = Annotated[
-    str, typer.Option("--format", callback=known_format, help="sh, slurm, k8s, docker or json.")
-]
-Library = Annotated[Path | None, typer.Option("--library", help="Another library than ours.")]
-ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help="The daemon's configuration, for its run_dir.")
-]
-ByName = Annotated[
-    bool,
-    typer.Option("--by-name", help="For a NCCL or RCCL that takes a name and a search path only."),
-]
-JobName = Annotated[str, typer.Option("--job", help="Set FABRIC_JOB: the name in fabricctl top.")]
+
+
+def job_top(
+    socket: Socket = DEFAULT_SOCKET,
+    as_json: Json = False,
+    interval: Interval = 1.0,
+    once: Once = False,
+    groups: Groups = False,
+    job: JobPrefix = "",
+) -> None:
+    """What each job does on each rail now: rates, delivery latencies, paths."""
+    try:
+        looks = watch(socket, interval, groups=groups, job=job, once=once)
+        show(out, looks, groups=groups, as_json=as_json)
+    except (client.DaemonError, OSError) as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("top", epilog="Example: fabricctl top --groups --interval 2")(job_top)

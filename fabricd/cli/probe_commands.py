@@ -12,7 +12,6 @@ import typer
 
 from fabricd.cli.base import fail, out, put, why
 from fabricd.probes import keys
-from telemetry.service.durable import replace_text
 
 key_app = typer.Typer(no_args_is_help=True, help="The probe keys of this host.")
 
@@ -44,6 +43,8 @@ def rotate(
     ] = None,
 ) -> None:
     """Write the next step of a rotation into the file; `key load` puts it in force."""
+    from telemetry.service.durable import replace_text
+
     try:
         added = keys.read(new) if new is not None else ""
         text = keys.step(keys.read(key_file), step, added)

@@ -137,3 +137,8 @@ def _table(episodes: Sequence[Episode]) -> Table:
             Text(episode.reason),
         )
     return table
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command(epilog="Example: fabricctl promote steer --group backend")(promote)

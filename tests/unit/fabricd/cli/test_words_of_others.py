@@ -137,7 +137,7 @@ RAW = {
         "fabricd/clock/__main__.py",
         "f'fabric-clock cannot start: {where}: {error.strerror}\\n'",
     ): "the file that root names",
-    ("fabricd/cli/__init__.py", "text"): "of `plugin env`: lines for a shell, quoted",
+    ("fabricd/cli/plugin_commands.py", "text"): "of `plugin env`: lines for a shell, quoted",
     ("fabricd/predict/child.py", "f'not a request: {error!r}\\n'"): "repr escapes",
     ("fabric_train/messages/plain_text.py", "f'{_plain(text)}\\n'"): "the way out of fabric_train",
     ("fabric_train/messages/plain_text.py", "f'\\r\\x1b[K{_plain(text)}\\r'"): "the other one",
