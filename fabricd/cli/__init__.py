@@ -33,6 +33,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "probe_commands": ("key", "sniff"),
     "job_directory_command": ("job-directory",),
     "support_command": ("support-bundle",),
+    "manual_command": ("completion", "manual"),
 }  # fmt: skip
 """Module below this package → the commands that its ``register`` adds."""
 COMPLETION = "_FABRICCTL_COMPLETE"

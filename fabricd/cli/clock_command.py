@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from pathlib import Path
@@ -12,7 +13,9 @@ from rich.table import Table
 
 from clocksync.page.clock_page import ClockError, ClockReader, State
 from clocksync.page.tai_page import TaiReader
+from fabricd.cli import client, tables
 from fabricd.cli.base import Json, fail, out, parse_duration, put_json, why
+from fabricd.probes.wire_id import host_id
 
 RunDir = Annotated[
     Path, typer.Option("--run-dir", envvar="FABRIC_RUN_DIR", help="Where the clock page lies.")
@@ -38,11 +41,13 @@ MostBound = Annotated[
     typer.Option("--max-bound", metavar="US", min=0.0, help="With --wait: and within so many us."),
 ]
 LOOK_S = 0.1
+NAMES_S = 1.0
+"""For each of two answers of the daemon, which knows the names of hosts."""
 
 
 def clock(
     run_dir: RunDir = DEFAULT_RUN_DIR, paths: Paths = False, as_json: Json = False,
-    wait: Wait = None, max_bound: MostBound = None,
+    wait: Wait = None, max_bound: MostBound = None, form: tables.Output = None,
 ) -> None:  # fmt: skip
     """Fabric time on this host: whose it is, how sure, and what the paths say.
 
@@ -66,13 +71,17 @@ def clock(
         said["page"] = {"state": "unsynced", "why": str(error)}
     said["probes"] = probes(run_dir)
     said["tai"] = page_of_tai(run_dir)
-    if as_json:
+    if not tables.as_text(form, as_json=as_json):
         put_json(said)
         return
+    said["names"] = names(run_dir)
     for name, text in [*tracking(said), *traced(said), *steered(said)]:
         out.print(f"{name:<16}: {text}", soft_wrap=True)
     if said["paths"]:
-        out.print(ways(said["paths"]) if paths else sources(said["paths"]))
+        rows = [path | {"name": _host(said, path["host"])} for path in said["paths"]]
+        wide = form is tables.Form.WIDE
+        made = ways(rows, wide=wide) if paths else sources(rows, wide=wide)
+        tables.put_table(made, wide=wide)
     for one in said.get("phcs", ()):
         out.print(nic_clock(one), soft_wrap=True)
     if said.get("ptp"):
@@ -129,6 +138,23 @@ def probes(run_dir: Path) -> str:
     return "fabric" if header.synchronized else "wall"
 
 
+def names(run_dir: Path) -> dict[int, str]:
+    """Number in the mesh → name, of the hosts that the daemon knows; empty: it does not answer."""
+    known: set[str] = set()
+    with contextlib.suppress(client.DaemonError, OSError, KeyError, TypeError):
+        socket = run_dir / "ctl.sock"
+        known.add(client.request(socket, {"op": "status"}, limit_s=NAMES_S)["host"])
+        for link in client.request(socket, {"op": "links"}, limit_s=NAMES_S):
+            known |= {path["peer"] for path in link["paths"]}
+    return {host_id(name): name for name in known}
+
+
+def _host(said: dict[str, Any], number: int) -> str:
+    """A host's name, or its number where nobody knows the name."""
+    name = said.get("names", {}).get(number)
+    return name if name is not None else f"host {number:08x}"
+
+
 def page_of_tai(run_dir: Path) -> dict[str, Any]:
     """What the page of TAI says now."""
     try:
@@ -150,7 +176,7 @@ def tracking(said: dict[str, Any]) -> list[tuple[str, str]]:
     """Name and value of each line."""
     page = said["page"]
     reference = said["reference"]
-    whose = "this host" if said["is_reference"] else f"host {reference:08x}"
+    whose = "this host" if said["is_reference"] else _host(said, reference)
     return [
         ("Reference ID", whose if reference else "none"),
         ("State", page["state"] + (f" ({page['why']})" if "why" in page else "")),
@@ -179,7 +205,7 @@ def traced(said: dict[str, Any]) -> list[tuple[str, str]]:
         lines = [("TAI", f"{tai['state']} ({tai['why']})")]
     else:
         offset, host = tai["utc_offset_s"], tai["host"]
-        whose = "this host's" if host == said.get("host") else f"host {host:08x}'s"
+        whose = "this host's" if host == said.get("host") else f"{_host(said, host)}'s"
         lines = [
             ("TAI", f"{tai['tai_ns'] / 1e9:.9f} s, {tai['state']}"),
             ("TAI bound", _ns(tai["bound_ns"])),
@@ -223,24 +249,31 @@ def masters(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def sources(paths: list[dict[str, Any]]) -> Table:
+def sources(paths: list[dict[str, Any]], *, wide: bool = False) -> Table:
     """A row for each path that carries trains."""
-    table = Table(box=None, pad_edge=False)
-    for name in ("path", "host", "offset", "skew", "half rtt", "spread", "kept", "surplus",
-                 "stamps", "judged"):  # fmt: skip
-        table.add_column(name, justify="left" if name in _WORDS else "right")
-    for path in paths:
-        slope, kept = path["slope"], path["kept"]
-        table.add_row(
-            _name(path), f"{path['host']:08x}", _ns(path["offset_ns"]),
-            "-" if slope is None else f"{slope * 1e6:+.4f} ppm", _ns(path["half_rtt_ns"]),
-            _ns(path["spread_ns"]),
-            "-" if kept is None else "/".join(f"{100 * share:.0f}" for share in kept) + " %",
-            _ns(path["surplus_ns"]),
-            "/".join(kind[:2] for kind in path.get("stamps", ("software", "software"))),
-            _judged(path),
-        )  # fmt: skip
-    return table
+    narrow = ("path", "host", "offset", "half rtt", "spread", "judged")
+    more = ("path", "host", "offset", "skew", "half rtt", "spread", "kept", "surplus", "stamps",
+            "judged")  # fmt: skip
+    names = more if wide else narrow
+    rows = [[cells[name] for name in names] for cells in map(_source, paths)]
+    return tables.table(names, rows, left="host stamps")
+
+
+def _source(path: dict[str, Any]) -> dict[str, str]:
+    """The cells of a path, by column."""
+    slope, kept = path["slope"], path["kept"]
+    return {
+        "path": _name(path),
+        "host": path["name"],
+        "offset": _ns(path["offset_ns"]),
+        "skew": "-" if slope is None else f"{slope * 1e6:+.4f} ppm",
+        "half rtt": _ns(path["half_rtt_ns"]),
+        "spread": _ns(path["spread_ns"]),
+        "kept": "-" if kept is None else "/".join(f"{100 * share:.0f}" for share in kept) + " %",
+        "surplus": _ns(path["surplus_ns"]),
+        "stamps": "/".join(kind[:2] for kind in path.get("stamps", ("software", "software"))),
+        "judged": _judged(path) or "-",
+    }
 
 
 def nic_clock(said: dict[str, Any]) -> str:
@@ -262,32 +295,29 @@ def nic_clock(said: dict[str, Any]) -> str:
     return f"{name} ({said['way']}): {known}; {', '.join(more)}"
 
 
-_WORDS = ("path", "host", "stamps", "judged")
-
-
-def ways(paths: list[dict[str, Any]]) -> Table:
+def ways(paths: list[dict[str, Any]], *, wide: bool = False) -> Table:
     """A row for each path: its two ways, and from where it is probed."""
-    table = Table(box=None, pad_edge=False)
-    for name in (
-        "path",
-        "host",
-        "out",
-        "back",
-        "within",
-        "surplus",
-        "from port",
-        "moves",
-        "judged",
-    ):
-        table.add_column(name, justify="left" if name in _WORDS else "right")
-    for path in paths:
-        port = path.get("source_port") or 0
-        table.add_row(
-            _name(path), f"{path['host']:08x}", _ns(path.get("out_ns")),
-            _ns(path.get("back_ns")), _ns(path.get("way_bound_ns")), _ns(path["surplus_ns"]),
-            str(port) if port else "own", str(path.get("moves", 0)), _judged(path),
-        )  # fmt: skip
-    return table
+    narrow = ("path", "host", "out", "back", "within", "judged")
+    more = ("path", "host", "out", "back", "within", "surplus", "from port", "moves", "judged")
+    names = more if wide else narrow
+    rows = [[cells[name] for name in names] for cells in map(_ways, paths)]
+    return tables.table(names, rows, left="host")
+
+
+def _ways(path: dict[str, Any]) -> dict[str, str]:
+    """The cells of a path, by column."""
+    port = path.get("source_port") or 0
+    return {
+        "path": _name(path),
+        "host": path["name"],
+        "out": _ns(path.get("out_ns")),
+        "back": _ns(path.get("back_ns")),
+        "within": _ns(path.get("way_bound_ns")),
+        "surplus": _ns(path["surplus_ns"]),
+        "from port": str(port) if port else "own",
+        "moves": str(path.get("moves", 0)),
+        "judged": _judged(path) or "-",
+    }
 
 
 def _name(path: dict[str, Any]) -> str:

@@ -7,14 +7,16 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
+from rich.table import Table
 
 from fabricd.cli import client, top
 from fabricd.cli.base import DEFAULT_SOCKET, Json, Socket, fail, one_line, out
+from fabricd.cli.tables import Form, Output, as_text, put_table
 
 
 def watch(
@@ -41,6 +43,7 @@ def show(
     *,
     groups: bool,
     as_json: bool,
+    wide: bool = False,
 ) -> None:
     """Print every look: JSON lines, a table that stays in place, or (no terminal) one after one."""
     if as_json:
@@ -50,20 +53,29 @@ def show(
             sys.stdout.write(json.dumps(document) + "\n")
             sys.stdout.flush()
         return
-    if not console.is_terminal:
+    if wide or not console.is_terminal:
         for rows, answer in looks:
-            console.print(_view(rows, top.missing(answer), groups=groups))
+            table, lines = _view(rows, top.missing(answer), groups=groups, wide=wide)
+            if table is not None:
+                put_table(table, console, wide=wide)
+            for line in lines:
+                console.print(line, soft_wrap=True)
         return
     with Live(console=console, auto_refresh=False) as live:
         for rows, answer in looks:
-            view = _view(rows, top.missing(answer), groups=groups)
-            live.update(one_line(view), refresh=True)
+            table, lines = _view(rows, top.missing(answer), groups=groups, wide=False)
+            parts = [table, *lines] if table is not None else lines
+            live.update(Group(*map(one_line, parts)), refresh=True)
 
 
-def _view(rows: list[top.Row], note: str, *, groups: bool) -> Any:  # noqa: ANN401
+def _view(
+    rows: list[top.Row], missing: str, *, groups: bool, wide: bool
+) -> tuple[Table | None, list[str]]:
+    """The table, and sentences below it."""
     if not rows:
-        return note or "No job uses the plugin on this host."
-    return top.table(rows, groups=groups, note=note)
+        return None, [missing or "No job uses the plugin on this host."]
+    lines = ([] if groups else top.sentences(rows)) + ([missing] if missing else [])
+    return top.table(rows, groups=groups, wide=wide), lines
 
 
 Interval = Annotated[
@@ -83,11 +95,13 @@ def job_top(
     once: Once = False,
     groups: Groups = False,
     job: JobPrefix = "",
+    form: Output = None,
 ) -> None:
     """What each job does on each rail now: rates, delivery latencies, paths."""
     try:
         looks = watch(socket, interval, groups=groups, job=job, once=once)
-        show(out, looks, groups=groups, as_json=as_json)
+        in_json = not as_text(form, as_json=as_json)
+        show(out, looks, groups=groups, as_json=in_json, wide=form is Form.WIDE)
     except (client.DaemonError, OSError) as error:
         fail(str(error))
     except KeyboardInterrupt:

@@ -35,14 +35,28 @@ def run_dir_of(config: Path | None) -> Path:
 
 
 def plugin_lines(
-    form: str, library: Path | None, config: Path | None, *, by_name: bool, job: str
+    form: str,
+    library: Path | None,
+    config: Path | None,
+    named: Path | None = None,
+    *,
+    by_name: bool,
+    job: str,
 ) -> str:
     """What ``fabricctl plugin env`` prints.
+
+    Args:
+        form: one of `plugin_env.FORMATS`.
+        library: another one than ours.
+        config: the daemon's configuration, for its run directory.
+        named: the daemon's run directory; None: as the configuration says.
+        by_name: as of `plugin_env.variables`.
+        job: likewise.
 
     Raises:
         plugin_env.PluginError: with a text for the operator.
     """
-    run_dir = run_dir_of(config)
+    run_dir = named if named is not None and config is None else run_dir_of(config)
     found = plugin_env.find_library(library)
     env = plugin_env.variables(found, run_dir, by_name=by_name, job=job)
     return plugin_env.render(form, env, plugin_env.mounts(found, run_dir))
@@ -66,6 +80,10 @@ Library = Annotated[Path | None, typer.Option("--library", help="Another library
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="The daemon's configuration, for its run_dir.")
 ]
+RunDir = Annotated[
+    Path | None,
+    typer.Option("--run-dir", envvar="FABRIC_RUN_DIR", help="The daemon's; --config goes first."),
+]
 ByName = Annotated[
     bool,
     typer.Option("--by-name", help="For a NCCL or RCCL that takes a name and a search path only."),
@@ -78,12 +96,13 @@ def plugin_environment(
     form: Format = "sh",
     library: Library = None,
     config: ConfigFile = None,
+    run_dir: RunDir = None,
     by_name: ByName = False,
     job: JobName = "",
 ) -> None:
     """The lines a job script needs to use the plugin."""
     try:
-        text = plugin_lines(form, library, config, by_name=by_name, job=job)
+        text = plugin_lines(form, library, config, run_dir, by_name=by_name, job=job)
     except plugin_env.PluginError as error:
         fail(str(error))
     else:

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from fabricd import __version__
-from fabricd.cli import show
+from fabricd.cli import show, show_links
 from fabricd.cli.base import DEFAULT_SOCKET, Json, Socket, ask, out, put_json
+from fabricd.cli.tables import Form, Output, as_text, put_table
 
 
 def status(socket: Socket = DEFAULT_SOCKET, as_json: Json = False) -> None:
@@ -32,17 +32,29 @@ def links(
     socket: Socket = DEFAULT_SOCKET,
     as_json: Json = False,
     paths: Annotated[bool, typer.Option("--paths", help="Each link's paths too.")] = False,
+    form: Output = None,
 ) -> None:
-    """State, weight, flaps, penalty and probes of each link."""
+    """State, weight, flaps and reason of each link, the worst first."""
     data = ask(socket, {"op": "links"})
-    if as_json:
+    if not as_text(form, as_json=as_json):
         put_json(data)
-    else:
-        show.links(out, data, paths=paths)
+        return
+    wide = form is Form.WIDE
+    put_table(show_links.links(data, wide=wide), wide=wide)
+    if paths:
+        for line in show_links.plugged(data):
+            out.print(line, soft_wrap=True)
+        out.print("")
+        if any(link["paths"] for link in data):
+            put_table(show_links.paths(data), wide=wide)
+        else:
+            out.print("no path is probed: no link has an address and a peer on its rail")
 
 
 def version(as_json: Json = False) -> None:
     """The version of this program."""
+    from fabricd import __version__  # reads what is installed
+
     if as_json:
         put_json({"version": __version__})
     else:
@@ -52,5 +64,5 @@ def version(as_json: Json = False) -> None:
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command(epilog="Example: fabricctl status --json | jq .mode")(status)
-    app.command(epilog="Example: fabricctl links --paths")(links)
+    app.command(epilog="Example: fabricctl links -o wide")(links)
     app.command(epilog="Example: fabricctl version --json")(version)
