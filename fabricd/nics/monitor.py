@@ -27,6 +27,7 @@ from fabricd.detect.rules import (
     Finding,
 )
 from fabricd.engine import Engine
+from fabricd.nics.down_rows import down_rows
 from fabricd.nics.module_text import in_words
 from fabricd.nics.pcie import PcieDoubts
 from fabricd.nics.reader import Reading
@@ -36,6 +37,7 @@ from fabricd.predict.gather import Gather, Rows
 from fabricd.state.model import Link
 from fabricd.timeline.rows import event
 from telemetry.counters.downs import PortDowns
+from telemetry.counters.linkstate import DownReason
 from telemetry.counters.types import CounterClass, Status
 from telemetry.counters.vocabulary import COUNTERS
 from telemetry.events import Event, EventKind, JsonScalar, LinkState
@@ -96,6 +98,8 @@ class Nic:
     driver: str = ""
     read_ns: int | None = None
     error: str = ""
+    down: DownReason | None = None
+    """Why it has no carrier, as its driver says."""
     told_flaps: int | None = None
     calm_ns: int = 0
     untold: int = 0
@@ -225,6 +229,8 @@ class NicMonitor:
                 if nic.is_another(reading.hardware):
                     reason = "another NIC has this name: its speeds are compared anew"
                     events.append(event(EventKind.DAEMON, link=link.netdev, reason=reason))
+                events += down_rows(nic.down, reading.down, link)
+                nic.down = reading.down
                 self._flaps(nic, link, flaps.get(link.netdev, 0), engine, now)
             events += self._slow(nic, link, reading)
             self._speed(nic, link, reading)
