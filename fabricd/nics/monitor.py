@@ -98,8 +98,6 @@ class Nic:
     driver: str = ""
     read_ns: int | None = None
     error: str = ""
-    down: DownReason | None = None
-    """Why it has no carrier, as its driver says."""
     told_flaps: int | None = None
     calm_ns: int = 0
     untold: int = 0
@@ -167,6 +165,8 @@ class NicMonitor:
         self.nics: dict[str, Nic] = {}
         self.hanging: dict[str, float] = {}
         """Links whose NIC does not answer → for how many seconds."""
+        self.down: dict[str, DownReason | None] = {}
+        """Link → why its port has no carrier, as its driver says."""
         self._left: dict[str, dict[str, int]] = {}
         """Totals of links that were configured once: they may come back."""
         self._stale_told: set[str] = set()
@@ -229,8 +229,8 @@ class NicMonitor:
                 if nic.is_another(reading.hardware):
                     reason = "another NIC has this name: its speeds are compared anew"
                     events.append(event(EventKind.DAEMON, link=link.netdev, reason=reason))
-                events += down_rows(nic.down, reading.down, link)
-                nic.down = reading.down
+                events += down_rows(self.down.get(link.netdev), reading.down, link)
+                self.down[link.netdev] = reading.down
                 self._flaps(nic, link, flaps.get(link.netdev, 0), engine, now)
             events += self._slow(nic, link, reading)
             self._speed(nic, link, reading)

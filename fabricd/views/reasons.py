@@ -23,5 +23,4 @@ def reason(host: Host, link: Link) -> str:
 
 def down_reason(host: Host, link: Link) -> DownReason | None:
     """Why it has no carrier; None: it has, or its driver does not say."""
-    nic = host.nics.nics.get(link.netdev)
-    return nic.down if nic is not None and link.carrier is False else None
+    return host.nics.down.get(link.netdev) if link.carrier is False else None
