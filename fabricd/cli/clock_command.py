@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from pathlib import Path
@@ -13,9 +12,9 @@ from rich.table import Table
 
 from clocksync.page.clock_page import ClockError, ClockReader, State
 from clocksync.page.tai_page import TaiReader
-from fabricd.cli import client, tables
+from fabricd.cli import tables
 from fabricd.cli.base import Json, fail, out, parse_duration, put_json, why
-from fabricd.probes.wire_id import host_id
+from fabricd.cli.host_names import host_names
 
 RunDir = Annotated[
     Path, typer.Option("--run-dir", envvar="FABRIC_RUN_DIR", help="Where the clock page lies.")
@@ -41,8 +40,6 @@ MostBound = Annotated[
     typer.Option("--max-bound", metavar="US", min=0.0, help="With --wait: and within so many us."),
 ]
 LOOK_S = 0.1
-NAMES_S = 1.0
-"""For each of two answers of the daemon, which knows the names of hosts."""
 
 
 def clock(
@@ -74,7 +71,7 @@ def clock(
     if not tables.as_text(form, as_json=as_json):
         put_json(said)
         return
-    said["names"] = names(run_dir)
+    said["names"] = host_names(run_dir / "ctl.sock")
     for name, text in [*tracking(said), *traced(said), *steered(said)]:
         out.print(f"{name:<16}: {text}", soft_wrap=True)
     if said["paths"]:
@@ -136,17 +133,6 @@ def probes(run_dir: Path) -> str:
     if not header.running:
         return "none"
     return "fabric" if header.synchronized else "wall"
-
-
-def names(run_dir: Path) -> dict[int, str]:
-    """Number in the mesh → name, of the hosts that the daemon knows; empty: it does not answer."""
-    known: set[str] = set()
-    with contextlib.suppress(client.DaemonError, OSError, KeyError, TypeError):
-        socket = run_dir / "ctl.sock"
-        known.add(client.request(socket, {"op": "status"}, limit_s=NAMES_S)["host"])
-        for link in client.request(socket, {"op": "links"}, limit_s=NAMES_S):
-            known |= {path["peer"] for path in link["paths"]}
-    return {host_id(name): name for name in known}
 
 
 def _host(said: dict[str, Any], number: int) -> str:

@@ -63,12 +63,12 @@ class History(NamedTuple):
     Attributes:
         rows: oldest first.
         note: where they are from, if not from the daemon.
-        cut: whether there are older ones that were not read.
+        cut_ns: CLOCK_REALTIME before which not all were read; 0: all were.
     """
 
     rows: list[Row]
     note: str = ""
-    cut: bool = False
+    cut_ns: int = 0
 
 
 def timeline(
@@ -95,12 +95,14 @@ def timeline(
         if one not in KINDS:
             raise typer.BadParameter(f'"{one}"; allowed: {", ".join(KINDS)}', param_hint="--kind")
     text = as_text(form, as_json=as_json)
-    most = ROWS if text and not detail else limit
+    most = ROWS if text else limit
     found = _history(socket, query, kind, most, state_dir, config, jobs_apart=text and not detail)
     if link is not None and not found.rows:
         _check_link(socket, link, offline=bool(found.note or state_dir))
     if not text:
         put_json(found.rows)
+        if found.cut_ns:
+            err.print(f"(the newest {limit} rows; there are earlier ones: --limit)", soft_wrap=True)
         return
     if found.note:
         err.print(found.note, soft_wrap=True)
@@ -116,12 +118,13 @@ def _show(found: History, limit: int, *, detail: bool, wide: bool) -> None:
     shown = whole[len(whole) - limit :] if limit < len(whole) else whole
     notes = []
     if earlier := len(whole) - len(shown):
-        more = f"--limit {len(whole)}" if not found.cut else f"--limit {2 * limit}"
+        more = f"--limit {len(whole)}"
         notes.append(f"{earlier} earlier moments are not shown: {more}, or a later --since")
-    if found.cut:
-        first = show_timeline.local(found.rows[0]["wall_ns"])
+    if found.cut_ns:
+        first = show_timeline.local(found.cut_ns)
         notes.append(
-            f"rows before {first:%Y-%m-%d %H:%M:%S} were not read: --until {first.timestamp():.0f}"
+            f"not all rows before {first:%Y-%m-%d %H:%M:%S} were read: "
+            f"--until {found.cut_ns // 10**9}"
         )
     for note in notes:
         out.print(f"({note})", soft_wrap=True)
@@ -162,7 +165,8 @@ def _history(
         others = [kind for kind in KINDS if kind != OF_JOBS]
         parts = [(query | {"kinds": others}, limit), (query | {"kinds": [OF_JOBS]}, JOB_ROWS)]
     rows: list[Row] = []
-    cut, why = False, ""
+    cut_ns, why = 0, ""
+    directory = state_dir
     for part, most in parts:
         found: list[Row] | None = None
         if state_dir is None and not why:
@@ -175,18 +179,20 @@ def _history(
             except client.DaemonError as error:
                 fail(str(error))
         if found is None:
-            found = _stored(state_dir or _state_dir(config), part, most, why)
-        cut = cut or (jobs_apart and len(found) == most and most == limit)
+            directory = directory or _state_dir(config)
+            found = _stored(directory, part, most, why)
+        if found and len(found) == most:
+            cut_ns = max(cut_ns, found[0]["wall_ns"])
         rows += found
     rows.sort(key=lambda row: (row["wall_ns"], row.get("seq", 0)))
     note = ""
     if why:
-        note = f"{why}\nread from {_state_dir(config)}; what to do: {RUNBOOK}"
-    return History(rows, note, cut)
+        note = f"{why}; read from {directory}; what to do: {RUNBOOK}"
+    return History(rows, note, cut_ns)
 
 
 def _stored(directory: Path, query: Row, limit: int, why: str) -> list[Row]:
-    """Rows of the store; ends the program when it cannot be read, or knows no such link."""
+    """Rows of the store; ends the program when it cannot be read."""
     from fabricd.support.state import read_as_owner  # imports SQLite
 
     chosen = {"kind" if key == "kinds" else key: value for key, value in query.items()}

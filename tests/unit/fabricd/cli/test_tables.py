@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabricd.cli import show_links, top
+from fabricd.cli import clock_command, show_links, top
 from fabricd.cli.base import PlainConsole
 from fabricd.cli.tables import LINES, put_table, table
 
@@ -123,3 +123,19 @@ def test_a_long_name_keeps_both_ends(name, width):
     else:
         assert short[0] == name[0]
         assert short[-1] == name[-1]
+
+
+def test_clock_paths_have_names_and_fit_a_terminal():
+    path = {
+        "netdev": "rail0", "peer": "10.0.0.2", "host": 7, "name": "gpu-07.site-a", "kept": None,
+        "offset_ns": -123.4, "slope": None, "half_rtt_ns": 21_300.0, "spread_ns": 140.0,
+        "surplus_ns": 12.0, "out_ns": 20_000.0, "back_ns": 22_000.0, "way_bound_ns": 300.0,
+        "source_port": 50_001, "judged": "asymmetric",
+    }  # fmt: skip
+    for made in (clock_command.sources, clock_command.ways):
+        lines = printed(made([path]))
+        assert max(map(len, lines)) <= 80
+        assert len(lines[0].split("  ")) >= 6
+        assert "gpu-07.site-a" in lines[1]
+        assert "asymmetric, port 50001" in lines[1]
+        assert "surplus" in printed(made([path], wide=True), wide=True)[0]
