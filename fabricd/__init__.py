@@ -15,9 +15,16 @@ subpackage says what lives there, who calls it and what always holds.
 | `doctor`, `plugincheck`, `support` | commands that look at a host |
 """
 
-from importlib.metadata import PackageNotFoundError, version
 
-try:
-    __version__ = version("fabricd")
-except PackageNotFoundError:  # run from a tree that is not installed
-    __version__ = "0+unknown"
+def __getattr__(name: str) -> str:
+    """``__version__``, read when it is first asked for: that takes longer than most imports."""
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        found = version("fabricd")
+    except PackageNotFoundError:  # run from a tree that is not installed
+        found = "0+unknown"
+    globals()[name] = found
+    return found

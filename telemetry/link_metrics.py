@@ -65,6 +65,13 @@ LINK_METRICS: tuple[MetricSpec[LinkSnapshot], ...] = (
         lambda s: None if s.carrier is None else int(s.carrier),
     ),
     _link(
+        "down_reason",
+        "gauge",
+        "1 for why the port has no carrier, where its driver says it: no_cable, remote_fault.",
+        lambda s: {s.down_reason: 1} if s.down_reason else {},
+        "reason",
+    ),
+    _link(
         "flaps_total",
         "counter",
         "Carrier losses, each one counted; kept across restarts of the daemon.",

@@ -125,6 +125,8 @@ class LinkSnapshot:
     """The user whose job alone says that it is slow; None: there is none."""
     present: bool | None = None
     """The host has an interface of that name; None: not known yet."""
+    down_reason: str = ""
+    """Why the port has no carrier, as its driver says: ``no_cable``; empty: it does not say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,7 +197,7 @@ class Timeline:
         since_ns: int | None = None,
         until_ns: int | None = None,
         link: str | None = None,
-        kind: EventKind | str | None = None,
+        kind: EventKind | str | Sequence[str] | None = None,
         host: str | None = None,
         limit: int | None = 1000,
     ) -> list[Event]:
@@ -207,7 +207,7 @@ class Timeline:
             since_ns: CLOCK_REALTIME ns, included.
             until_ns: CLOCK_REALTIME ns, excluded.
             link: interface name; "" selects host events.
-            kind: an `EventKind` or its text.
+            kind: an `EventKind` or its text, or several; no kind at all matches nothing.
             host: events of that host alone.
             limit: most rows returned; None: all.
 
@@ -225,7 +225,7 @@ class Timeline:
         since_ns: int | None = None,
         until_ns: int | None = None,
         link: str | None = None,
-        kind: EventKind | str | None = None,
+        kind: EventKind | str | Sequence[str] | None = None,
         limit: int | None = 1000,
     ) -> array[int]:
         """As `query`, but only what `rows` finds the events by: 8 bytes for each."""

@@ -67,7 +67,7 @@ def selection(
     since_ns: int | None,
     until_ns: int | None,
     link: str | None,
-    kind: EventKind | str | None,
+    kind: EventKind | str | Sequence[str] | None,
     host: str | None,
     limit: int | None,
 ) -> tuple[str, tuple[object, ...]]:
@@ -78,14 +78,17 @@ def selection(
     """
     if limit is not None and limit < 0:
         raise ValueError("limit must not be negative")
-    wanted = (
+    wanted: tuple[tuple[str, object], ...] = (
         ("wall_ns >= ?", since_ns),
         ("wall_ns < ?", until_ns),
         ("link = ?", link),
-        ("kind = ?", None if kind is None else EventKind(kind).value),
         ("host = ?", host),
     )
     given = [(clause, value) for clause, value in wanted if value is not None]
-    where = " AND ".join(clause for clause, _ in given) or "1"
-    values = *(value for _, value in given), -1 if limit is None else limit
+    kinds = [EventKind(one).value for one in ((kind,) if isinstance(kind, str) else kind or ())]
+    clauses = [clause for clause, _ in given]
+    if kind is not None:
+        clauses.append(f"kind IN ({marks(kinds)})")
+    where = " AND ".join(clauses) or "1"
+    values = *(value for _, value in given), *kinds, -1 if limit is None else limit
     return f"WHERE {where} ORDER BY id DESC LIMIT ?", values

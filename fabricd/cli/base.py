@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -28,6 +29,11 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why, for the timeline and colleagues.")]
 DEFAULT_SOCKET = Path("/run/fabricd/ctl.sock")
 DEFAULT_CONFIG = Path("/etc/fabricd/fabricd.toml")
+RUNBOOK = "docs/operate/runbook/FabricDaemonDown.md"
+HINT = f"  what to do: {RUNBOOK}; fabricctl timeline reads its history without it"
+"""Below an error that says that the daemon does not answer."""
+MOST_COLUMNS = 100
+"""Of prose: longer lines are hard to read."""
 
 
 class PlainConsole(Console):
@@ -64,7 +70,7 @@ def one_line(printed: Any) -> Any:  # noqa: ANN401 - what rich can print
     return printed
 
 
-out = PlainConsole(width=None if sys.stdout.isatty() else 160)
+out = PlainConsole(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160)
 err = PlainConsole(stderr=True)
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -97,6 +103,11 @@ def parse_since(text: str, now_ns: int) -> int:
         ) from None
 
 
+def prose_width() -> int:
+    """Columns for prose on the standard output."""
+    return min(out.width, MOST_COLUMNS)
+
+
 def ask(socket: Path, document: dict[str, Any], *, limit_s: float | None = None) -> Any:  # noqa: ANN401 - a JSON value
     """The daemon's answer; ends the program with status 1 when there is none.
 
@@ -104,6 +115,8 @@ def ask(socket: Path, document: dict[str, Any], *, limit_s: float | None = None)
     """
     try:
         return client.request(socket, document, limit_s=limit_s)
+    except client.UnreachableError as error:
+        fail(f"{error}\n{HINT}")
     except (client.DaemonError, OSError) as error:
         fail(str(error))
 

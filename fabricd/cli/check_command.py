@@ -81,3 +81,8 @@ def _verdict(socket: Socket, limit_s: float) -> judging.Verdict:
         return judging.unknown(str(error))
     except (KeyError, TypeError, ValueError, IndexError) as error:
         return judging.unknown(f"the answer of fabricd makes no sense: {error!r}")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command(cls=CheckCommand, epilog="Example: fabricctl check --fail-on critical")(check)

@@ -12,9 +12,9 @@ from rich.table import Table
 
 from clocksync.page.clock_page import ClockError, ClockReader, State
 from clocksync.page.tai_page import TaiReader
+from fabricd.cli import tables
 from fabricd.cli.base import Json, fail, out, parse_duration, put_json, why
-from fabricd.clock import status_reader
-from fabricd.probes.ring import RingError, RingReader
+from fabricd.cli.host_names import host_names
 
 RunDir = Annotated[
     Path, typer.Option("--run-dir", envvar="FABRIC_RUN_DIR", help="Where the clock page lies.")
@@ -44,7 +44,7 @@ LOOK_S = 0.1
 
 def clock(
     run_dir: RunDir = DEFAULT_RUN_DIR, paths: Paths = False, as_json: Json = False,
-    wait: Wait = None, max_bound: MostBound = None,
+    wait: Wait = None, max_bound: MostBound = None, form: tables.Output = None,
 ) -> None:  # fmt: skip
     """Fabric time on this host: whose it is, how sure, and what the paths say.
 
@@ -68,13 +68,17 @@ def clock(
         said["page"] = {"state": "unsynced", "why": str(error)}
     said["probes"] = probes(run_dir)
     said["tai"] = page_of_tai(run_dir)
-    if as_json:
+    if not tables.as_text(form, as_json=as_json):
         put_json(said)
         return
+    said["names"] = host_names(run_dir / "ctl.sock")
     for name, text in [*tracking(said), *traced(said), *steered(said)]:
         out.print(f"{name:<16}: {text}", soft_wrap=True)
     if said["paths"]:
-        out.print(ways(said["paths"]) if paths else sources(said["paths"]))
+        rows = [path | {"name": _host(said, path["host"])} for path in said["paths"]]
+        wide = form is tables.Form.WIDE
+        made = ways(rows, wide=wide) if paths else sources(rows, wide=wide)
+        tables.put_table(made, wide=wide)
     for one in said.get("phcs", ()):
         out.print(nic_clock(one), soft_wrap=True)
     if said.get("ptp"):
@@ -107,6 +111,8 @@ def missing(run_dir: Path, max_bound_us: float | None) -> str:
 
 def read(run_dir: Path) -> dict[str, Any]:
     """What the clock service left beside its page; ends the program when there is nothing."""
+    from fabricd.clock import status_reader
+
     try:
         return status_reader.read(run_dir)
     except OSError as error:
@@ -117,6 +123,8 @@ def read(run_dir: Path) -> dict[str, Any]:
 
 def probes(run_dir: Path) -> str:
     """By which time this host's probes go: ``fabric``, ``wall``, or ``none`` without a prober."""
+    from fabricd.probes.ring import RingError, RingReader
+
     try:
         with RingReader(run_dir / "prober" / "ring") as ring:
             header = ring.header()
@@ -125,6 +133,12 @@ def probes(run_dir: Path) -> str:
     if not header.running:
         return "none"
     return "fabric" if header.synchronized else "wall"
+
+
+def _host(said: dict[str, Any], number: int) -> str:
+    """A host's name, or its number where nobody knows the name."""
+    name = said.get("names", {}).get(number)
+    return name if name is not None else f"host {number:08x}"
 
 
 def page_of_tai(run_dir: Path) -> dict[str, Any]:
@@ -148,7 +162,7 @@ def tracking(said: dict[str, Any]) -> list[tuple[str, str]]:
     """Name and value of each line."""
     page = said["page"]
     reference = said["reference"]
-    whose = "this host" if said["is_reference"] else f"host {reference:08x}"
+    whose = "this host" if said["is_reference"] else _host(said, reference)
     return [
         ("Reference ID", whose if reference else "none"),
         ("State", page["state"] + (f" ({page['why']})" if "why" in page else "")),
@@ -177,7 +191,7 @@ def traced(said: dict[str, Any]) -> list[tuple[str, str]]:
         lines = [("TAI", f"{tai['state']} ({tai['why']})")]
     else:
         offset, host = tai["utc_offset_s"], tai["host"]
-        whose = "this host's" if host == said.get("host") else f"host {host:08x}'s"
+        whose = "this host's" if host == said.get("host") else f"{_host(said, host)}'s"
         lines = [
             ("TAI", f"{tai['tai_ns'] / 1e9:.9f} s, {tai['state']}"),
             ("TAI bound", _ns(tai["bound_ns"])),
@@ -221,24 +235,31 @@ def masters(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def sources(paths: list[dict[str, Any]]) -> Table:
+def sources(paths: list[dict[str, Any]], *, wide: bool = False) -> Table:
     """A row for each path that carries trains."""
-    table = Table(box=None, pad_edge=False)
-    for name in ("path", "host", "offset", "skew", "half rtt", "spread", "kept", "surplus",
-                 "stamps", "judged"):  # fmt: skip
-        table.add_column(name, justify="left" if name in _WORDS else "right")
-    for path in paths:
-        slope, kept = path["slope"], path["kept"]
-        table.add_row(
-            _name(path), f"{path['host']:08x}", _ns(path["offset_ns"]),
-            "-" if slope is None else f"{slope * 1e6:+.4f} ppm", _ns(path["half_rtt_ns"]),
-            _ns(path["spread_ns"]),
-            "-" if kept is None else "/".join(f"{100 * share:.0f}" for share in kept) + " %",
-            _ns(path["surplus_ns"]),
-            "/".join(kind[:2] for kind in path.get("stamps", ("software", "software"))),
-            _judged(path),
-        )  # fmt: skip
-    return table
+    narrow = ("path", "host", "offset", "half rtt", "spread", "judged")
+    more = ("path", "host", "offset", "skew", "half rtt", "spread", "kept", "surplus", "stamps",
+            "judged")  # fmt: skip
+    names = more if wide else narrow
+    rows = [[cells[name] for name in names] for cells in map(_source, paths)]
+    return tables.table(names, rows, left="host stamps")
+
+
+def _source(path: dict[str, Any]) -> dict[str, str]:
+    """The cells of a path, by column."""
+    slope, kept = path["slope"], path["kept"]
+    return {
+        "path": _name(path),
+        "host": path["name"],
+        "offset": _ns(path["offset_ns"]),
+        "skew": "-" if slope is None else f"{slope * 1e6:+.4f} ppm",
+        "half rtt": _ns(path["half_rtt_ns"]),
+        "spread": _ns(path["spread_ns"]),
+        "kept": "-" if kept is None else "/".join(f"{100 * share:.0f}" for share in kept) + " %",
+        "surplus": _ns(path["surplus_ns"]),
+        "stamps": "/".join(kind[:2] for kind in path.get("stamps", ("software", "software"))),
+        "judged": _judged(path) or "-",
+    }
 
 
 def nic_clock(said: dict[str, Any]) -> str:
@@ -260,32 +281,29 @@ def nic_clock(said: dict[str, Any]) -> str:
     return f"{name} ({said['way']}): {known}; {', '.join(more)}"
 
 
-_WORDS = ("path", "host", "stamps", "judged")
-
-
-def ways(paths: list[dict[str, Any]]) -> Table:
+def ways(paths: list[dict[str, Any]], *, wide: bool = False) -> Table:
     """A row for each path: its two ways, and from where it is probed."""
-    table = Table(box=None, pad_edge=False)
-    for name in (
-        "path",
-        "host",
-        "out",
-        "back",
-        "within",
-        "surplus",
-        "from port",
-        "moves",
-        "judged",
-    ):
-        table.add_column(name, justify="left" if name in _WORDS else "right")
-    for path in paths:
-        port = path.get("source_port") or 0
-        table.add_row(
-            _name(path), f"{path['host']:08x}", _ns(path.get("out_ns")),
-            _ns(path.get("back_ns")), _ns(path.get("way_bound_ns")), _ns(path["surplus_ns"]),
-            str(port) if port else "own", str(path.get("moves", 0)), _judged(path),
-        )  # fmt: skip
-    return table
+    narrow = ("path", "host", "out", "back", "within", "judged")
+    more = ("path", "host", "out", "back", "within", "surplus", "from port", "moves", "judged")
+    names = more if wide else narrow
+    rows = [[cells[name] for name in names] for cells in map(_ways, paths)]
+    return tables.table(names, rows, left="host")
+
+
+def _ways(path: dict[str, Any]) -> dict[str, str]:
+    """The cells of a path, by column."""
+    port = path.get("source_port") or 0
+    return {
+        "path": _name(path),
+        "host": path["name"],
+        "out": _ns(path.get("out_ns")),
+        "back": _ns(path.get("back_ns")),
+        "within": _ns(path.get("way_bound_ns")),
+        "surplus": _ns(path["surplus_ns"]),
+        "from port": str(port) if port else "own",
+        "moves": str(path.get("moves", 0)),
+        "judged": _judged(path) or "-",
+    }
 
 
 def _name(path: dict[str, Any]) -> str:
@@ -308,3 +326,8 @@ def _ns(value: float | None) -> str:
         if abs(value) >= size:
             return f"{value / size:.3f} {unit}"
     return f"{value:.1f} ns"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command(epilog="Example: fabricctl clock --json")(clock)

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fabricd.cli.base import DEFAULT_CONFIG, Json, put, put_json
+from fabricd.cli.base import DEFAULT_CONFIG, Json, prose_width, put, put_json
+from fabricd.cli.check_command import CheckCommand
 
 
 def doctor(
@@ -60,6 +61,11 @@ def doctor(
         if verbose:
             for line in port_lines(facts):
                 put(line)
-        for line in lines(report, verbose=verbose):
+        for line in lines(report, verbose=verbose, width=prose_width()):
             put(line)
     raise typer.Exit(int(report.level(strict=strict)))
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command(cls=CheckCommand, epilog="Example: fabricctl doctor --pid 4711")(doctor)

@@ -1,4 +1,4 @@
-"""``fabricctl top`` and ``fabricctl plugin``: what concerns jobs."""
+"""``fabricctl top``: what jobs do on each rail now."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
+from rich.table import Table
 
-from fabricd.cli import client, plugin_env, top
-from fabricd.cli.base import one_line
-from fabricd.config.loader import ConfigError, load
-
-DEFAULT_CONFIG = Path("/etc/fabricd/fabricd.toml")
-DEFAULT_RUN_DIR = Path("/run/fabricd")
+from fabricd.cli import client, top
+from fabricd.cli.base import DEFAULT_SOCKET, Json, Socket, fail, one_line, out
+from fabricd.cli.tables import Form, Output, as_text, put_table
 
 
 def watch(
@@ -40,11 +38,12 @@ def watch(
 
 
 def show(
-    out: Console,
+    console: Console,
     looks: Iterator[tuple[list[top.Row], top.Document]],
     *,
     groups: bool,
     as_json: bool,
+    wide: bool = False,
 ) -> None:
     """Print every look: JSON lines, a table that stays in place, or (no terminal) one after one."""
     if as_json:
@@ -54,60 +53,29 @@ def show(
             sys.stdout.write(json.dumps(document) + "\n")
             sys.stdout.flush()
         return
-    if not out.is_terminal:
+    if wide or not console.is_terminal:
         for rows, answer in looks:
-            out.print(_view(rows, top.missing(answer), groups=groups))
+            table, lines = _view(rows, top.missing(answer), groups=groups, wide=wide)
+            if table is not None:
+                put_table(table, console, wide=wide)
+            for line in lines:
+                console.print(line, soft_wrap=True)
         return
-    with Live(console=out, auto_refresh=False) as live:
+    with Live(console=console, auto_refresh=False) as live:
         for rows, answer in looks:
-            view = _view(rows, top.missing(answer), groups=groups)
-            live.update(one_line(view), refresh=True)
+            table, lines = _view(rows, top.missing(answer), groups=groups, wide=False)
+            parts = [table, *lines] if table is not None else lines
+            live.update(Group(*map(one_line, parts)), refresh=True)
 
 
-def _view(rows: list[top.Row], note: str, *, groups: bool) -> Any:  # noqa: ANN401
+def _view(
+    rows: list[top.Row], missing: str, *, groups: bool, wide: bool
+) -> tuple[Table | None, list[str]]:
+    """The table, and sentences below it."""
     if not rows:
-        return note or "No job uses the plugin on this host."
-    return top.table(rows, groups=groups, note=note)
-
-
-def run_dir_of(config: Path | None) -> Path:
-    """``[paths] run_dir`` of the configuration; without a file the default.
-
-    Raises:
-        plugin_env.PluginError: the file is named but missing, or wrong.
-    """
-    path = config or DEFAULT_CONFIG
-    if config is None and not path.exists():
-        return DEFAULT_RUN_DIR
-    try:
-        return Path(load(path, shared_peers=False).paths.run_dir)
-    except ConfigError as error:
-        raise plugin_env.PluginError(str(error.problems[0])) from error
-
-
-def plugin_lines(
-    form: str, library: Path | None, config: Path | None, *, by_name: bool, job: str
-) -> str:
-    """What ``fabricctl plugin env`` prints.
-
-    Raises:
-        plugin_env.PluginError: with a text for the operator.
-    """
-    run_dir = run_dir_of(config)
-    found = plugin_env.find_library(library)
-    env = plugin_env.variables(found, run_dir, by_name=by_name, job=job)
-    return plugin_env.render(form, env, plugin_env.mounts(found, run_dir))
-
-
-def known_format(form: str) -> str:
-    """The format, when there is such a one.
-
-    Raises:
-        typer.BadParameter: there is not.
-    """
-    if form not in plugin_env.FORMATS:
-        raise typer.BadParameter(f'"{form}"; allowed: {", ".join(plugin_env.FORMATS)}')
-    return form
+        return None, [missing or "No job uses the plugin on this host."]
+    lines = ([] if groups else top.sentences(rows)) + ([missing] if missing else [])
+    return top.table(rows, groups=groups, wide=wide), lines
 
 
 Interval = Annotated[
@@ -118,15 +86,28 @@ Groups = Annotated[
     bool, typer.Option("--groups", "-g", help="By peer and direction instead of by rail.")
 ]
 JobPrefix = Annotated[str, typer.Option("--job", help="Only jobs whose name begins so.")]
-Format = Annotated[
-    str, typer.Option("--format", callback=known_format, help="sh, slurm, k8s, docker or json.")
-]
-Library = Annotated[Path | None, typer.Option("--library", help="Another library than ours.")]
-ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help="The daemon's configuration, for its run_dir.")
-]
-ByName = Annotated[
-    bool,
-    typer.Option("--by-name", help="For a NCCL or RCCL that takes a name and a search path only."),
-]
-JobName = Annotated[str, typer.Option("--job", help="Set FABRIC_JOB: the name in fabricctl top.")]
+
+
+def job_top(
+    socket: Socket = DEFAULT_SOCKET,
+    as_json: Json = False,
+    interval: Interval = 1.0,
+    once: Once = False,
+    groups: Groups = False,
+    job: JobPrefix = "",
+    form: Output = None,
+) -> None:
+    """What each job does on each rail now: rates, delivery latencies, paths."""
+    try:
+        looks = watch(socket, interval, groups=groups, job=job, once=once)
+        in_json = not as_text(form, as_json=as_json)
+        show(out, looks, groups=groups, as_json=in_json, wide=form is Form.WIDE)
+    except (client.DaemonError, OSError) as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("top", epilog="Example: fabricctl top --groups --interval 2")(job_top)

@@ -12,7 +12,9 @@ from fabricd.cli.base import fail, out
 from fabricd.jobs import job_directory
 from fabricd.jobs.job_directory import JobDirectoryError
 
-app = typer.Typer(no_args_is_help=True, help="Directories for the stats pages of single jobs.")
+directory_app = typer.Typer(
+    no_args_is_help=True, help="Directories for the stats pages of single jobs."
+)
 
 Name = Annotated[str, typer.Argument(help="Of the directory, such as job-17.")]
 RunDirectory = Annotated[
@@ -21,7 +23,7 @@ RunDirectory = Annotated[
 DEFAULT_RUN_DIR = Path("/run/fabricd")
 
 
-@app.command(epilog="Example: fabricctl job-directory make job-17 --uid 1001")
+@directory_app.command(epilog="Example: fabricctl job-directory make job-17 --uid 1001")
 def make(
     name: Name,
     uid: Annotated[int, typer.Option(min=0, max=2**32 - 2, help="Of the job's user.")],
@@ -42,10 +44,15 @@ def make(
         fail(str(error))
 
 
-@app.command(epilog="Example: fabricctl job-directory remove job-17")
+@directory_app.command(epilog="Example: fabricctl job-directory remove job-17")
 def remove(name: Name, run_dir: RunDirectory = DEFAULT_RUN_DIR) -> None:
     """Remove a job's directory, once the job has ended."""
     try:
         job_directory.remove(run_dir / "stats", name)
     except JobDirectoryError as error:
         fail(str(error))
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.add_typer(directory_app, name="job-directory")

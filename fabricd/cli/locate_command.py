@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 
 from fabricd.cli.base import DEFAULT_SOCKET, Json, Socket, ask, fail, out, put_json
-from fabricd.detect.observations import ObservationError, answer, blame_document
 
 MOST_BYTES = 64 << 20
 
@@ -38,6 +37,9 @@ def observations(socket: Socket = DEFAULT_SOCKET, as_json: Json = False) -> None
 
 def locate(sources: Sources = None, socket: Socket = DEFAULT_SOCKET, as_json: Json = False) -> None:
     """Where faults are, by the observations of this host, or of several together."""
+    # Imports the engine: other commands do not wait for it.
+    from fabricd.detect.observations import ObservationError, answer, blame_document
+
     documents = [_read(source) for source in sources or [socket]]
     try:
         blames = answer(documents)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fabricd.cli import show_explain, top, training_commands
+from fabricd.cli import client, show_explain, top, training_commands
 from fabricd.cli.base import (
     DEFAULT_SOCKET,
     Json,
@@ -20,7 +22,8 @@ from fabricd.cli.base import (
     parse_duration,
     put_json,
 )
-from fabricd.cli.show import age
+from fabricd.cli.show import age, counted
+from fabricd.views.host_check import CARRIES
 
 detector_app = typer.Typer(no_args_is_help=True, help="Detectors and their kill switches.")
 
@@ -51,10 +54,14 @@ def drain(
         quiet, unknown = None, ""
     else:
         quiet, unknown = _wait_quiet(socket, link, patience)
+    left = _left(socket)
     if as_json:
-        put_json(answer | ({} if patience is None else {"quiet": quiet, "unknown": unknown}))
+        waited = {} if patience is None else {"quiet": quiet, "unknown": unknown}
+        put_json(answer | {"left": left} | waited)
     else:
         out.print(f"{link} is drained {_length(answer)}: fabricctl undrain {link} gives it back")
+        for line in left_lines(left):
+            out.print(line, soft_wrap=True)
     if unknown:
         fail(f"whether jobs move bytes on {link} is not known: {unknown}; it stays drained")
     if quiet is False:
@@ -147,6 +154,9 @@ def explain(
     ] = None,
     socket: Socket = DEFAULT_SOCKET,
     as_json: Json = False,
+    detail: Annotated[
+        bool, typer.Option("--detail", help="Also what is not read of the NIC, and all rows.")
+    ] = False,
 ) -> None:
     """Why a link, or another host, is what it is; what a job that stands or is slow waits for."""
     if name is not None:
@@ -162,7 +172,7 @@ def explain(
     if as_json:
         put_json(data)
     else:
-        show_explain.explain(out, data)
+        show_explain.explain(out, data, detail=detail)
 
 
 def reload(socket: Socket = DEFAULT_SOCKET, as_json: Json = False) -> None:
@@ -196,6 +206,44 @@ def _seconds(text: str | None) -> dict[str, float]:
 def _length(answer: dict[str, Any]) -> str:
     left = answer["left_s"]
     return "until it is taken back" if left is None else f"for {age(left)}"
+
+
+def _left(socket: Path) -> dict[str, Any]:
+    """What carries now, what does not and why, and whose jobs run here.
+
+    What cannot be asked is missing: the drain is done, whatever is known of the rest.
+    """
+    found: dict[str, Any] = {}
+    with contextlib.suppress(client.DaemonError, OSError):
+        links = client.request(socket, {"op": "links"})
+        found["carrying"] = [link["netdev"] for link in links if link["state"] in CARRIES]
+        found["not_carrying"] = {
+            link["netdev"]: f"{link['state']}{f' ({why})' if (why := link['reason']) else ''}"
+            for link in links
+            if link["state"] not in CARRIES
+        }
+        answer = client.request(socket, {"op": "jobs"})
+        jobs = Counter(process["job"] for process in answer["processes"])
+        found["jobs"] = dict(sorted(jobs.items()))
+        found["jobs_unknown"] = top.missing(answer)
+    return found
+
+
+def left_lines(left: dict[str, Any]) -> list[str]:
+    """What is left after a drain, in sentences; ``left``: of `_left`."""
+    if "carrying" not in left:
+        return ["what is left is not known: fabricctl links"]
+    carrying, others = left["carrying"], left["not_carrying"]
+    count = len(carrying) + len(others)
+    lines = [f"left: {len(carrying)} of {count} links carry: {', '.join(carrying) or 'none'}"]
+    lines += [f"  {netdev} {text}" for netdev, text in others.items()]
+    jobs = [
+        f"{job} ({counted(count, 'process', 'processes')})"
+        for job, count in left.get("jobs", {}).items()
+    ]
+    unknown = left.get("jobs_unknown", "")
+    lines.append(f"jobs that go on over what is left: {', '.join(jobs) or 'none'}")
+    return lines + ([f"  {unknown}"] if unknown else [])
 
 
 def _wait_quiet(socket: Path, link: str, patience_s: float) -> tuple[bool | None, str]:

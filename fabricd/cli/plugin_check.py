@@ -11,7 +11,15 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from fabricd.cli.base import DEFAULT_CONFIG, Json, out, parse_duration, put, put_json
+from fabricd.cli.base import (
+    DEFAULT_CONFIG,
+    Json,
+    out,
+    parse_duration,
+    prose_width,
+    put,
+    put_json,
+)
 
 Hosts = Annotated[
     str, typer.Option("--hosts", help="h1,h2,…: ask all of them, and compare their answers.")
@@ -89,7 +97,7 @@ def _show(judgement: Any) -> None:  # noqa: ANN401 - imported where needed
     out.print(table)
     put("")
     for finding in judgement.findings:
-        for line in finding_lines(finding, DOCS):
+        for line in finding_lines(finding, DOCS, prose_width()):
             put(line)
     word = {Level.OK: "these hosts may run a job together", Level.WARNING: "they may, with care",
             Level.CRITICAL: "refused", Level.UNKNOWN: "not all hosts answered"}  # fmt: skip

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from fabricd.cli.base import fail, out, put, why
+from fabricd.cli.base import DEFAULT_SOCKET, Socket, fail, out, put, why
+from fabricd.cli.host_names import host_names
 from fabricd.probes import keys
-from telemetry.service.durable import replace_text
 
 key_app = typer.Typer(no_args_is_help=True, help="The probe keys of this host.")
 
@@ -44,6 +44,8 @@ def rotate(
     ] = None,
 ) -> None:
     """Write the next step of a rotation into the file; `key load` puts it in force."""
+    from telemetry.service.durable import replace_text
+
     try:
         added = keys.read(new) if new is not None else ""
         text = keys.step(keys.read(key_file), step, added)
@@ -79,6 +81,7 @@ def sniff(
     read: Annotated[Path | None, typer.Option("--read", help="A pcap instead of the wire.")] = None,
     write: Annotated[Path | None, typer.Option("--write", help="Keep them as a pcap.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Every field of each packet.")] = False,
+    socket: Socket = DEFAULT_SOCKET,
 ) -> None:
     """Show the probes on an interface (needs scapy, which the wheel does not bring)."""
     if bool(interface) == (read is not None):
@@ -91,8 +94,9 @@ def sniff(
     try:
         known = keys.parse(keys.read(key_file)) if key_file is not None else []
         shown = sniffing.listen(
-            interface=interface, pcap=read, port=port, count=count, keys=known, write=write
-        )
+            interface=interface, pcap=read, port=port, count=count, keys=known, write=write,
+            names=host_names(socket),
+        )  # fmt: skip
         for packet in shown:
             _show(packet, full=full)
     except (keys.KeyFileError, OSError, sniffing.SniffError) as error:

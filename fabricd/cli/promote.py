@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from fabricd.cli.base import (
     DEFAULT_SOCKET,
@@ -24,6 +23,7 @@ from fabricd.cli.base import (
     put_json,
 )
 from fabricd.cli.show import age, when
+from fabricd.cli.tables import table
 from telemetry.events import Event
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def promote(
     if mode != "observe":
         report = _replayed(socket, parse_since(since, time.time_ns()), group)
         if not as_json:
-            _show(out, report, since)
+            _show(out, report, since, steers=_mode(socket, group) in MODES[1:])
     where = f"group {group}" if group else "the host"
     if not yes and not typer.confirm(f"Set the mode of {where} to {mode}?", err=True):
         fail("not changed")
@@ -60,6 +60,12 @@ def promote(
     out.print(f"promoted to {answer['promoted']}, in effect: {answer['mode']}")
     if answer["stop_file"]:
         out.print("The stop file is present: the host observes until it is removed.")
+
+
+def _mode(socket: Path, group: str) -> str:
+    """The mode in effect now, of the host or of a group."""
+    status = ask(socket, {"op": "status"})
+    return str(status["groups"].get(group, status["mode"]))
 
 
 def _replayed(socket: Path, since_ns: int, group: str) -> dict[str, ReplayReport]:
@@ -88,9 +94,12 @@ def _rows(socket: Path, since_ns: int, kind: str) -> list[Event]:
     return [Event.from_dict(row) for row in ask(socket, query)]
 
 
-def _show(console: Console, report: dict[str, ReplayReport], since: str) -> None:
+def _show(console: Console, report: dict[str, ReplayReport], since: str, *, steers: bool) -> None:
+    """What steering would have done. ``steers``: it does it already."""
     then, now = report["recorded"], report["replayed"]
     taken = sum(episode.weight == 0 for episode in then.episodes)
+    if steers:
+        console.print("It steers already: what it did is on the timeline (--kind steer).")
     if then.episodes:
         console.print(f"In observe mode, steering would have done this since {since}:")
         console.print(_table(then.episodes))
@@ -100,7 +109,7 @@ def _show(console: Console, report: dict[str, ReplayReport], since: str) -> None
         )
     elif then.paths:
         console.print(f"In observe mode, steering would have left all links alone since {since}.")
-    else:
+    elif not steers:
         console.print(f"In observe mode, steering would have changed nothing since {since}.")
     console.print(
         f"The recorded evidence ({now.flaps} flaps) through today's rules: "
@@ -123,17 +132,22 @@ def _total(episodes: Sequence[Episode]) -> str:
 
 
 def _table(episodes: Sequence[Episode]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in ("from", "link", "for", "weight", "why"):
-        table.add_column(name)
-    if len(episodes) > SHOWN:
-        table.caption = f"{len(episodes) - SHOWN} earlier ones are not shown"
-    for episode in episodes[-SHOWN:]:
-        table.add_row(
-            when(episode.begun_ns),
-            episode.link + (f" → {episode.peer} {episode.remote}" if episode.remote else ""),
+    rows = [
+        (
+            when(episode.begun_ns)[:19],
+            episode.link + (f" → {episode.peer}" if episode.remote else ""),
             age(episode.seconds),
             f"{100 * episode.weight // 1000} %",
-            Text(episode.reason),
+            episode.reason + (f" ({episode.remote})" if episode.remote else ""),
         )
-    return table
+        for episode in episodes[-SHOWN:]
+    ]
+    made = table(("from", "link", "for", "weight", "why"), rows, left="link")
+    if len(episodes) > SHOWN:
+        made.caption = f"{len(episodes) - SHOWN} earlier ones are not shown"
+    return made
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command(epilog="Example: fabricctl promote steer --group backend")(promote)

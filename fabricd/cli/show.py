@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-LEFT = ("link", "state", "condition", "reason")
+from fabricd.cli.tables import Clipped
+
 _COLOURS = {
     "up": "green",
     "suspect": "yellow",
@@ -43,6 +44,11 @@ def when(wall_ns: int) -> str:
     """Local time with milliseconds."""
     moment = dt.datetime.fromtimestamp(wall_ns / 1e9, tz=dt.UTC).astimezone()
     return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{moment.microsecond // 1000:03d}"
+
+
+def counted(number: int, one: str, many: str) -> str:
+    """E.g. ``1 process``, ``2 processes``."""
+    return f"{number} {one if number == 1 else many}"
 
 
 def age(seconds: float | None) -> str:
@@ -79,21 +85,22 @@ def status(console: Console, data: dict[str, Any]) -> None:
                      f"{line['failures']} failures"),
         ("lldp", data.get("lldp", "off")),
         ("broker", _broker(data.get("broker"))),
-        ("jobs", f"{data['plugin']['processes']} processes, {data['plugin']['errors']} errors"),
+        ("jobs", f"{counted(data['plugin']['processes'], 'process', 'processes')}, "
+                 f"{counted(data['plugin']['errors'], 'error', 'errors')}"),
         ("stats pages", _stats(data.get("stats", {}))),
         ("counters", _not_read(data.get("counters", {}))),
         ("metrics", data["metrics"]["text"] if "metrics" in data else "not told"),
         ("at risk", ", ".join(data.get("at_risk", [])) or "none"),
         ("refused", ", ".join(f"{k} {v}" for k, v in data["refused"].items() if v) or "nothing"),
     ):  # fmt: skip
-        table.add_row(key, Text(value))
+        table.add_row(key, Clipped(value))
     config = data["config"]
     bad = f", LAST RELOAD REFUSED: {config['problems'][0]}" if config["problems"] else ""
-    table.add_row("configuration", Text(f"{config['hash']}{bad}"))
+    table.add_row("configuration", Clipped(f"{config['hash']}{bad}"))
     for group, own in data["groups"].items():
         table.add_row(f"group {group}", own)
     for key, value in operator_lines(data["operator"]):
-        table.add_row(key, Text(value))
+        table.add_row(key, Clipped(value))
     console.print(table)
 
 
@@ -166,70 +173,3 @@ def override_text(override: dict[str, Any]) -> str:
     left = override["left_s"]
     end = "until taken back" if left is None else f"{age(left)} left"
     return f"by {override['by']}, {end}" + (f": {override['reason']}" if override["reason"] else "")
-
-
-def links(console: Console, data: list[dict[str, Any]], *, paths: bool) -> None:
-    """``fabricctl links``."""
-    table = Table(box=None, pad_edge=False)
-    for name in ("link", "rail", "state", "for", "weight", "carrier", "flaps", "penalty", "risk",
-                 "rtt", "queue tx/rx", "lost tx/rx", "condition", "reason"):  # fmt: skip
-        table.add_column(name, justify="left" if name in LEFT else "right")
-    for link in data:
-        probes = link["probes"]
-        table.add_row(
-            link["netdev"],
-            str(link["rail"]),
-            state(link["state"]),
-            age(link["since_s"]),
-            f"{100 * link['weight']:.0f} %",
-            {True: "yes", False: "no", None: "?"}[link["carrier"]],
-            str(link["flaps"]) + ("" if link.get("flaps_exact", True) is not False else "+"),
-            f"{link['penalty']:.0f}" + ("!" if link["suppressed"] else ""),
-            "-" if link.get("risk") is None else f"{link['risk']:.2f}",
-            "-" if link["rtt_us"] is None else f"{link['rtt_us']:.0f} µs",
-            queues(link["delay"]),
-            f"{probes['lost_tx']}/{probes['lost_rx']}",
-            condition(link["condition"]),
-            "; ".join(text for text in (link["reason"], link.get("unwatched", "")) if text),
-        )
-        if paths:
-            if link.get("leaf"):
-                table.add_row(f"  plugged into {link['leaf']} {link['leaf_port']}".rstrip())
-            for path in link["paths"]:
-                rtt = "-" if path["rtt_us"] is None else f"{path['rtt_us']:.0f} µs"
-                label = f"  → {path['peer']} rail {path['peer_rail']}"
-                why = "bye" if path.get("gone") else "" if path.get("heard", True) else "silent"
-                note = path["address"] + (f" ({why})" if why else "")
-                table.add_row(label, "", state(path["state"]), "", "", "", "", "", "", rtt,
-                              queues(path["delay"]), "", "", note)  # fmt: skip
-    console.print(table)
-
-
-WHOLE = frozenset({"generation", "migration", "slow_rank"})
-"""Kinds whose reason says all that is in their data."""
-
-
-def event_line(event: dict[str, Any]) -> Text:
-    """One event in one line."""
-    line = Text(f"{when(event['wall_ns'])}  ", style="")
-    line.append(f"{event['kind']:<12}", style="bold")
-    line.append(f" {event.get('link', '') or '-':<10} ")
-    if event.get("from") or event.get("to"):
-        if event.get("from"):
-            line.append_text(state(event["from"]))
-            line.append(" → ")
-        line.append_text(state(event.get("to")))
-        line.append("  ")
-    if event.get("count", 1) != 1:
-        line.append(f"× {event['count']}  ")
-    if event.get("until_wall_ns"):
-        line.append(f"until {when(event['until_wall_ns'])[11:]}  ")
-    if event.get("peer"):
-        line.append(f"peer {event['peer']}  ")
-    line.append(event.get("reason", ""))
-    data = event.get("data", {})
-    if "weight" in data:
-        line.append(f"  weight {data.get('before', '?')} → {data['weight']}")
-    elif data and event["kind"] not in WHOLE:
-        line.append("  " + " ".join(f"{k}={v}" for k, v in data.items()), style="dim")
-    return line

@@ -9,13 +9,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fabricd.cli.show import age, event_line, override_text, state, when
+from fabricd.cli import show_timeline
+from fabricd.cli.show import age, override_text, state, when
+from fabricd.cli.tables import Clipped
+from fabricd.views import moments
 
 MOST_COUNTERS = 8
+MOST_MOMENTS = 12
+"""Of a history below other things."""
 
 
-def explain(console: Console, data: dict[str, Any]) -> None:
-    """One link."""
+def explain(console: Console, data: dict[str, Any], *, detail: bool = False) -> None:
+    """One link. ``detail``: also each source of its NIC, and each row of its history."""
     head = Text(f"{data['link']}  rail {data['rail']}  ", style="bold")
     head.append_text(state(data["state"]))
     began = when(time.time_ns() - round(data["since_s"] * 1e9)) if data["since_s"] else ""
@@ -63,11 +68,30 @@ def explain(console: Console, data: dict[str, Any]) -> None:
     console.print(table)
     console.print(_evidence(data["evidence"]))
     if (nic := data.get("nic")) is not None:
-        console.print(_nic(nic))
+        console.print(_nic(nic, detail=detail))
     if data.get("history_error"):
         console.print(f"timeline: {data['history_error']}", markup=False)
-    for row in data["history"]:
-        console.print(event_line(row), soft_wrap=True)
+    history(console, data["history"], detail=detail, more=f"--link {data['link']}")
+
+
+def history(
+    console: Console, rows: list[dict[str, Any]], *, detail: bool = False, more: str = ""
+) -> None:
+    """Rows of the timeline in sentences.
+
+    Args:
+        console: where to print.
+        rows: oldest first.
+        detail: each row by itself, and all of them; else the newest `MOST_MOMENTS`.
+        more: options of ``fabricctl timeline`` that show those before.
+    """
+    found = [moments.single(row) for row in rows] if detail else moments.moments(rows)
+    if not detail and len(found) > MOST_MOMENTS:
+        console.print(f"({len(found) - MOST_MOMENTS} before: fabricctl timeline {more})")
+        found = found[-MOST_MOMENTS:]
+    for day, of_day in show_timeline.by_day(found):
+        console.print(day)
+        console.print(show_timeline.table(of_day, links=show_timeline.width_of_links(found)))
 
 
 def job(console: Console, data: dict[str, Any]) -> None:
@@ -121,16 +145,21 @@ def detectors(console: Console, operator: dict[str, Any]) -> None:
     console.print(table)
 
 
-def _nic(nic: dict[str, Any]) -> Table:
+def _nic(nic: dict[str, Any], *, detail: bool) -> Table:
     """What is read of the NIC, and what is not and why."""
-    table = Table(box=None, pad_edge=False)
-    for name in ("source", "device", "read", "why not, or what is missing"):
-        table.add_column(name)
-    for source in nic["sources"]:
-        style = "" if source["on"] else "dim"
-        cells = (source["source"], source["device"], "yes" if source["on"] else "no")
-        table.add_row(*cells, Text(source["reason"]), style=style)
-    for label, text in (
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    read = [source["source"] for source in nic["sources"] if source["on"]]
+    others = [(source["source"], source["reason"]) for source in nic["sources"] if not source["on"]]
+    table.add_row("NIC read by", Clipped(", ".join(dict.fromkeys(read)) or "nothing"))
+    if detail:
+        for name, reason in others:
+            table.add_row("not read", Clipped(f"{name}: {reason}"))
+    elif others:
+        text = ", ".join(dict.fromkeys(name for name, _ in others))
+        table.add_row("not read", Clipped(f"{text} (why: --detail)"))
+    for label, said in (
         ("module", " ".join(x for x in (nic.get("module"), nic.get("measured")) if x)),
         ("alarms", ", ".join(nic.get("flags", []))),
         ("PCIe", nic.get("pcie")),
@@ -138,8 +167,8 @@ def _nic(nic: dict[str, Any]) -> Table:
         ("flaps", nic.get("flaps_inexact") and f"count not exact: {nic['flaps_inexact']}"),
         ("counted", ", ".join(_counted(nic.get("counted", {})))),
     ):
-        if text:
-            table.add_row(label, "", "", Text(text))
+        if said:
+            table.add_row(label, Clipped(said))
     return table
 
 
@@ -151,11 +180,12 @@ def _counted(counted: dict[str, dict[str, Any]]) -> list[str]:
 
 def _evidence(found: list[dict[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for name in ("detector", "age", "says"):
-        table.add_column(name)
+    for name in ("detector", "age"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("says")
     for item in found:
         style = "red" if item["against"] else "yellow" if item.get("unwatched") else ""
         style = "dim" if item.get("off") else style
         text = Text(item["says"] + (" (detector off)" if item.get("off") else ""), style=style)
-        table.add_row(item["detector"], age(item["age_s"]), text)
+        table.add_row(item["detector"], age(item["age_s"]), Clipped(text))
     return table

@@ -46,3 +46,10 @@ def support_bundle(
         put_json({"file": str(path), "bytes": len(data)})
     else:
         out.print(f"{path}: {len(data)} bytes; read it before you send it")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command(
+        "support-bundle", epilog="Example: fabricctl support-bundle --out /tmp/case-17.tar.gz"
+    )(support_bundle)

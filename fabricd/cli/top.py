@@ -13,7 +13,12 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from fabricd.cli import tables
+from fabricd.cli.show import counted
+
 Document = Mapping[str, Any]
+JOB_WIDTH, PLACE_WIDTH = 22, 20
+"""Columns of a job's name, and of a rail or peer, in a narrow table."""
 
 
 @dataclass(slots=True)
@@ -172,39 +177,102 @@ def missing(answer: Document) -> str:
     return "; ".join(reasons)
 
 
-def table(found: Sequence[Row], *, groups: bool, note: str = "") -> Table:
-    """The rows for people; ``note``: as of `missing`."""
-    title = note or None
-    shown = Table(box=None, pad_edge=False, caption=title, caption_justify="left")
-    names = ["job", "peer" if groups else "rail", "procs", "send/s", "receive/s", "msgs/s", "p50",
-             "p99", "in flight", "again/s", "stalled", "failovers",
-             "comms" if groups else "paths"]  # fmt: skip
-    for name in names:
-        shown.add_column(
-            name, justify="left" if name in ("job", "peer", "rail") else "right", no_wrap=True
-        )
+COLUMNS = ("send/s", "receive/s", "p99", "notes")
+WIDE_COLUMNS = ("procs", "send/s", "receive/s", "msgs/s", "p50", "p99", "in flight", "again/s",
+                "stalled", "failovers")  # fmt: skip
+
+
+def table(found: Sequence[Row], *, groups: bool, wide: bool = False) -> Table:
+    """The rows for people; those with something amiss are the first of their job."""
     users = Counter(job for job, _ in {(row.job, row.uid) for row in found})
+    where = "peer" if groups else "rail"
+    last = ("comms" if groups else "paths", "notes")
+    names = ("job", where, *(WIDE_COLUMNS + last if wide else COLUMNS))
+    ordered = sorted(found, key=lambda row: (row.job, row.uid, not notes(row), row.where))
+    rows = []
+    for row in ordered:
+        style = "yellow" if notes(row) else ""
+        job = row.job + (f" (uid {row.uid})" if users[row.job] > 1 else "")
+        place = f"{row.where} SLOW" if row.slow else row.where
+        cells = _wide(row, groups=groups) if wide else _narrow(row)
+        head = (job, place) if wide else (middle(job, JOB_WIDTH), middle(place, PLACE_WIDTH))
+        rows.append([Text(cell, style=style) for cell in (*head, *cells)])
+    return tables.table(names, rows, left="peer rail")
+
+
+def notes(row: Row) -> str:
+    """What is amiss on a rail, or with a peer; empty: nothing."""
+    parts = []
+    if row.dead_paths:
+        parts.append(f"{row.dead_paths} of {row.live_paths + row.dead_paths} paths dead")
+    if row.stall_share:
+        parts.append(f"stalled {100 * row.stall_share:.0f} %")
+    if row.retransmit_bytes_s:
+        parts.append(f"sends {size(row.retransmit_bytes_s)}/s again")
+    if row.slow:
+        parts.append(row.slow)
+    return ", ".join(parts)
+
+
+def sentences(found: Sequence[Row]) -> list[str]:
+    """How each job does, in a sentence. ``found``: rows by rail."""
+    jobs: dict[tuple[str, int], list[Row]] = {}
     for row in found:
-        whose = f" (uid {row.uid})" if users[row.job] > 1 else ""
-        paths = f"{row.live_paths}" + (f" -{row.dead_paths}" if row.dead_paths else "")
-        bad = bool(row.dead_paths or row.stall_share or row.retransmit_bytes_s or row.slow)
-        shown.add_row(
-            Text(row.job + whose),
-            Text(f"{row.where} SLOW" if row.slow else row.where),
-            str(row.processes),
-            size(row.tx_bytes_s),
-            size(row.rx_bytes_s),
-            count(row.messages_s),
-            duration(row.quantile_us(0.5)),
-            duration(row.quantile_us(0.99)),
-            size(row.in_flight_bytes),
-            size(row.retransmit_bytes_s),
-            f"{100 * row.stall_share:.0f} %",
-            str(row.failovers),
-            str(row.comms) if groups else paths,
-            style="yellow" if bad else "",
-        )
-    return shown
+        jobs.setdefault((row.job, row.uid), []).append(row)
+    users = Counter(job for job, _ in jobs)
+    return [
+        f"{job}{f' (uid {uid})' if users[job] > 1 else ''}: {_sentence(rows)}"
+        for (job, uid), rows in jobs.items()
+    ]
+
+
+def _sentence(rows: Sequence[Row]) -> str:
+    processes = max(row.processes for row in rows)
+    dead = sum(bool(row.dead_paths) for row in rows)
+    slow = [row.where for row in rows if row.slow]
+    stall = sum(row.stall_share for row in rows)
+    text = f"{counted(processes, 'process', 'processes')}, {counted(len(rows), 'rail', 'rails')}"
+    text += f", sends {size(sum(row.tx_bytes_s for row in rows))}/s"
+    text += f"; {dead} of them with dead paths" if dead else ""
+    text += f"; {', '.join(slow)} slow" if slow else ""
+    text += f"; stalled {100 * stall:.0f} % of the time" if stall else ""
+    failovers = sum(row.failovers for row in rows)
+    return text + (f"; {counted(failovers, 'failover', 'failovers')} so far" if failovers else "")
+
+
+def middle(text: str, width: int) -> str:
+    """A name of at most ``width`` characters: of a longer one both ends, which tell it apart."""
+    if len(text) <= width:
+        return text
+    front = (width - 1) // 2
+    return f"{text[:front]}…{text[len(text) - (width - 1 - front) :]}"
+
+
+def _narrow(row: Row) -> tuple[str, ...]:
+    return (
+        size(row.tx_bytes_s),
+        size(row.rx_bytes_s),
+        duration(row.quantile_us(0.99)),
+        notes(row) or "-",
+    )
+
+
+def _wide(row: Row, *, groups: bool) -> tuple[str, ...]:
+    paths = f"{row.live_paths}" + (f" -{row.dead_paths}" if row.dead_paths else "")
+    return (
+        str(row.processes),
+        size(row.tx_bytes_s),
+        size(row.rx_bytes_s),
+        count(row.messages_s),
+        duration(row.quantile_us(0.5)),
+        duration(row.quantile_us(0.99)),
+        size(row.in_flight_bytes),
+        size(row.retransmit_bytes_s),
+        f"{100 * row.stall_share:.0f} %",
+        str(row.failovers),
+        str(row.comms) if groups else paths,
+        notes(row) or "-",
+    )
 
 
 def size(number: float) -> str:

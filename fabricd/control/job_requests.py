@@ -36,21 +36,62 @@ def required(escalation: Escalation | None) -> Escalation:
     return escalation
 
 
-def jobs(host: Host, escalation: Escalation) -> Row:
-    """``fabricctl jobs``: jobs whose fabric-run is or was here, and what fabric-compute says."""
+def jobs(host: Host, escalation: Escalation | None, live: Row) -> Row:
+    """``fabricctl jobs``: jobs that have a part here, by whoever knows of them.
+
+    Args:
+        host: whose jobs.
+        escalation: knows of fabric-runs here, and what fabric-compute says; None: no broker.
+        live: what ``jobs`` answers: processes that use the plugin.
+    """
+    known = {
+        "host": host.config.host.name,
+        "broker": escalation is not None,
+        "plugin_jobs": plugin_jobs(live),
+        "incomplete": live.get("scan", {}).get("partial", ""),
+        "left_out": live.get("left_out", 0),
+    }
+    if escalation is None:
+        return known | {
+            "connected": False, "why_not_connected": NO_BROKER, "computes": {}, "jobs": []
+        }  # fmt: skip
     now = time.monotonic_ns()
     runs = escalation.jobs.registry.runs
     here = escalation.document()["jobs"]
     found = {row["job"]: row for row in escalation.watch.views.jobs(now)}
     for job in runs.keys() - found.keys():
         found[job] = {"job": job, "phase": "unknown", "reason": "no fabric-compute has said it yet"}
-    return {
-        "host": host.config.host.name,
+    return known | {
         "connected": escalation.client.connected,
         "why_not_connected": escalation.reason,
         "computes": escalation.watch.views.computes,
         "jobs": [found[job] | {"here": here.get(job)} for job in sorted(found)],
     }
+
+
+SUMS = ("tx_bytes", "rx_bytes", "in_flight_bytes", "failovers", "stall_ns")
+"""Of a rail in a stats page; of a job the sum over its processes and rails."""
+
+
+def plugin_jobs(live: Row) -> list[Row]:
+    """Each user's jobs that use the plugin here: totals since their processes began."""
+    found: dict[tuple[str, int], Row] = {}
+    for process in live["processes"]:
+        key = process["job"], process["uid"]
+        start = {"job": key[0], "uid": key[1], "processes": 0, "errors": 0, "following": 0,
+                 "rails": [], "dead_rails": []} | dict.fromkeys(SUMS, 0)  # fmt: skip
+        job = found.setdefault(key, start)
+        job["processes"] += 1
+        job["errors"] += process["errors"]
+        job["following"] += bool(process["following"])
+        for rail in process["rails"]:
+            for name in SUMS:
+                job[name] += rail[name]
+            names = job["rails"], *([job["dead_rails"]] if rail["dead_paths"] else ())
+            for listed in names:
+                if rail["netdev"] not in listed:
+                    listed.append(rail["netdev"])
+    return [found[key] for key in sorted(found)]
 
 
 def migrations(host: Host, escalation: Escalation, rows: Sequence[Row], limit: int) -> Row:

@@ -31,6 +31,7 @@ from fabricd.views import report
 from fabricd.views.explain import explain
 from fabricd.views.history import condense
 from fabricd.views.services import Services
+from telemetry.events import EventKind
 
 if TYPE_CHECKING:
     from fabricd.escalate.service import Escalation
@@ -40,8 +41,11 @@ CHANGING = frozenset(
 )
 """These take an administrator; the rest only reads."""
 LARGE = frozenset(
-    {"config", "timeline", "jobs", "explain", "migrations", "explain_host", "explain_job"}
-)
+    {
+        "config", "timeline", "jobs", "explain", "training_jobs", "migrations", "explain_host",
+        "explain_job",
+    }
+)  # fmt: skip
 """These read files or make long answers."""
 PAUSE_S = 0.002
 """Between two parts of a long list: the threads that read share the interpreter with the loop."""
@@ -49,8 +53,10 @@ READ_THREADS = 2
 """Not the loop's own executor: what strangers ask must not make fences and stores wait."""
 
 T = TypeVar("T")
-EXPLAIN_ROWS, EXPLAIN_READ = 30, 600
-"""Shown, and read for it: a burst of flaps is one row."""
+EXPLAIN_ROWS, EXPLAIN_READ = 200, 600
+"""Told of a link, and read for it: a burst of flaps is one row."""
+EXPLAINED = [kind.value for kind in EventKind if kind is not EventKind.PLUGIN]
+"""Kinds told of a link: what jobs' pages say would hide them."""
 
 
 class Requests:
@@ -147,7 +153,7 @@ class Requests:
             document = explain(self._host, netdev, time.monotonic_ns())
         except KeyError as error:
             raise RequestError(str(error.args[0])) from error
-        query: dict[str, Any] = {"link": netdev, "limit": EXPLAIN_READ}
+        query: dict[str, Any] = {"link": netdev, "limit": EXPLAIN_READ, "kind": EXPLAINED}
         try:
             rows = await self._read(lambda: query_rows(self._database, query))
         except RequestError as error:
@@ -161,9 +167,10 @@ class Requests:
             host.prober.feed, host.engine, host.prober.tables.views() or []
         )
 
-    async def training_jobs(self, _request: Document, _caller: Caller) -> Any:  # noqa: ANN401
-        """Jobs of fabric-runs, for ``fabricctl jobs``."""
-        return job_requests.jobs(self._host, self._escalation())
+    async def training_jobs(self, _request: Document, caller: Caller) -> Any:  # noqa: ANN401
+        """Jobs of fabric-runs and of the plugin, for ``fabricctl jobs``."""
+        live = await self.jobs({}, caller)
+        return job_requests.jobs(self._host, self._services.escalation(), live)
 
     async def migrations(self, request: Document, _caller: Caller) -> Any:  # noqa: ANN401
         """Takeovers of jobs of this host, newest first."""

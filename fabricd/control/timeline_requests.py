@@ -38,8 +38,14 @@ def timeline_query(request: Document) -> dict[str, Any]:
     for key in ("since_ns", "until_ns"):
         if key in query and not -(2**63) <= query[key] < 2**63:
             raise RequestError(f"{key} is out of range")
-    if "kind" in query and query["kind"] not in {kind.value for kind in EventKind}:
-        raise RequestError(f"kind must be one of {', '.join(kind.value for kind in EventKind)}")
+    if (several := request.get("kinds")) is not None:
+        if "kind" in query or not isinstance(several, list):
+            raise RequestError("kinds must be a list, without kind")
+        query["kind"] = several
+    given = query.get("kind", [])
+    known = [kind.value for kind in EventKind]
+    if any(one not in known for one in ([given] if isinstance(given, str) else given)):
+        raise RequestError(f"kind must be one of {', '.join(known)}")
     return query
 
 

@@ -303,6 +303,7 @@ class HostFacts:
     """Everything that was gathered.
 
     Attributes:
+        host: ``[host] name`` of the daemon's configuration; without one the system's name.
         rails: the interfaces that carry a job's traffic.
         configured: whether an operator named them; else they are those with a verbs port.
         rails_by: what names them.
@@ -319,6 +320,7 @@ class HostFacts:
     netdevs: Mapping[str, Netdev] = field(default_factory=dict)
     addresses: tuple[Address, ...] | None = ()
     source_rules: frozenset[str] = frozenset()
+    host: str = ""
     rails: tuple[str, ...] = ()
     configured: bool = False
     rails_by: str = ""

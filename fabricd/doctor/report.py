@@ -10,27 +10,29 @@ from fabricd.doctor.finding import Finding, Report, Severity
 from telemetry.service.shown import on_one_line
 
 WIDTH = 100
+"""Columns, where nothing else is known."""
 
 
-def lines(report: Report, *, verbose: bool = False) -> Iterator[str]:
+def lines(report: Report, *, verbose: bool = False, width: int = WIDTH) -> Iterator[str]:
     """The report, line by line.
 
     Args:
         report: of the checks.
         verbose: notes in full, and each detail.
+        width: of a line, in columns; a word that is longer stays whole.
     """
     for finding in report.findings:
         if finding.severity is not Severity.NOTE or verbose:
-            yield from finding_lines(finding, finding.docs)
+            yield from finding_lines(finding, finding.docs, width)
     notes = [finding for finding in report.findings if finding.severity is Severity.NOTE]
     if notes and not verbose:
         for note in notes:
-            yield from _wrapped("note      ", f"{note.subject}: {note.seen}")
+            yield from _wrapped("note      ", f"{note.subject}: {note.seen}", width)
         yield ""
     if report.unexamined:
         yield "not looked at:"
         for what, reason in sorted(report.unexamined.items()):
-            yield from _wrapped("  ", f"{what}: {reason}")
+            yield from _wrapped("  ", f"{what}: {reason}", width)
         yield ""
     yield summary(report)
 
@@ -56,19 +58,25 @@ def summary(report: Report) -> str:
     return f"{len(report.checks)} checks: {counts}{missed}"
 
 
-def finding_lines(finding: Finding, docs: str) -> Iterator[str]:
-    """A finding in full. ``docs``: the section that is named below it."""
+def finding_lines(finding: Finding, docs: str, width: int = WIDTH) -> Iterator[str]:
+    """A finding in full.
+
+    Args:
+        finding: one of a report.
+        docs: the section that is named below it.
+        width: as of `lines`.
+    """
     head = f"{finding.severity.name.lower():<10}"
-    yield from _wrapped(head, f"{finding.subject}: {finding.seen}")
-    yield from _wrapped("  do      ", finding.action)
+    yield from _wrapped(head, f"{finding.subject}: {finding.seen}", width)
+    yield from _wrapped("  do      ", finding.action, width)
     for line in finding.detail:
-        yield f"          {on_one_line(line)}"
+        yield from _wrapped(" " * 10, line, width)
     yield f"  see     {docs}"
     yield ""
 
 
-def _wrapped(head: str, text: str) -> list[str]:
+def _wrapped(head: str, text: str, width: int) -> list[str]:
     return textwrap.wrap(
-        on_one_line(text), WIDTH, initial_indent=head, subsequent_indent=" " * len(head),
+        on_one_line(text), width, initial_indent=head, subsequent_indent=" " * len(head),
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip

@@ -27,6 +27,7 @@ from fabricd.detect.rules import (
     Finding,
 )
 from fabricd.engine import Engine
+from fabricd.nics.down_rows import down_rows
 from fabricd.nics.module_text import in_words
 from fabricd.nics.pcie import PcieDoubts
 from fabricd.nics.reader import Reading
@@ -36,6 +37,7 @@ from fabricd.predict.gather import Gather, Rows
 from fabricd.state.model import Link
 from fabricd.timeline.rows import event
 from telemetry.counters.downs import PortDowns
+from telemetry.counters.linkstate import DownReason
 from telemetry.counters.types import CounterClass, Status
 from telemetry.counters.vocabulary import COUNTERS
 from telemetry.events import Event, EventKind, JsonScalar, LinkState
@@ -163,6 +165,8 @@ class NicMonitor:
         self.nics: dict[str, Nic] = {}
         self.hanging: dict[str, float] = {}
         """Links whose NIC does not answer → for how many seconds."""
+        self.down: dict[str, DownReason | None] = {}
+        """Link → why its port has no carrier, as its driver says."""
         self._left: dict[str, dict[str, int]] = {}
         """Totals of links that were configured once: they may come back."""
         self._stale_told: set[str] = set()
@@ -225,6 +229,8 @@ class NicMonitor:
                 if nic.is_another(reading.hardware):
                     reason = "another NIC has this name: its speeds are compared anew"
                     events.append(event(EventKind.DAEMON, link=link.netdev, reason=reason))
+                events += down_rows(self.down.get(link.netdev), reading.down, link)
+                self.down[link.netdev] = reading.down
                 self._flaps(nic, link, flaps.get(link.netdev, 0), engine, now)
             events += self._slow(nic, link, reading)
             self._speed(nic, link, reading)

@@ -14,7 +14,9 @@ from typing import Protocol
 from fabricd.links.ibports import ports_of
 from fabricd.nics.speed import rate
 from telemetry.counters.devlink import HealthSource, SharedDump
+from telemetry.counters.ethnl import LinkState
 from telemetry.counters.identity import driver_and_bus, permanent_address
+from telemetry.counters.linkstate import DownReason
 from telemetry.counters.optics.reading import Module
 from telemetry.counters.optics.source import ModuleSource
 from telemetry.counters.pci import PciSource
@@ -55,6 +57,7 @@ class Reading:
         module: vendor, part and serial number; empty: not known.
         limits: the maker's low alarm of received light (W), high warning of temperature (°C).
         error: why it could not be read at all; empty: it was.
+        down: why the port has no carrier; None: it has, or its driver does not say.
     """
 
     netdev: str
@@ -69,6 +72,7 @@ class Reading:
     module: str = ""
     limits: tuple[float | None, float | None] | None = None
     error: str = ""
+    down: DownReason | None = None
     device: str = ""
     """Its address on the bus; this and the next three: empty where not known."""
     rdma_device: str = ""
@@ -109,6 +113,7 @@ class CounterReader:
         self._searched_ns = 0
         self._driver, self._bus, self._hardware = "", "", ""
         self._rate_due = 0
+        self._link_state: LinkState | None = None
 
     def read(self, now_ns: int) -> Reading:
         """See `Reader.read`."""
@@ -141,6 +146,7 @@ class CounterReader:
             bins=tuple(
                 each for update in found.updates for each in update.histograms.get("fec_errors", ())
             ),
+            down=self._down(),
             device=self._bus,
             rdma_device=port[0] if port else "",
             driver=self._driver,
@@ -152,6 +158,17 @@ class CounterReader:
         if self._sweep is not None:
             self._sweep.close()
         self._sweep = None
+        if self._link_state is not None:
+            self._link_state.close()
+        self._link_state = None
+
+    def _down(self) -> DownReason | None:
+        """Why there is no carrier. Nobody asks a port that has one, or that is taken down."""
+        if _text(self._sysfs / "net" / self.netdev / "carrier").strip() != "0":
+            return None
+        if self._link_state is None:
+            self._link_state = LinkState(self.netdev)
+        return self._link_state.reason()
 
     def _find(self, now_ns: int) -> tuple[str, int] | None:
         """The first verbs port behind the link; asked again when devices came or went.

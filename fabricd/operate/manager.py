@@ -18,7 +18,7 @@ import structlog
 from fabricd.links.machine import CARRYING
 from fabricd.operate.detectors import DETECTORS, unknown
 from fabricd.operate.effective import EffectiveOverrides
-from fabricd.operate.overrides import HOST, ActiveOverrides, Kind, Override
+from fabricd.operate.overrides import DRAINED, HOST, ActiveOverrides, Kind, Override
 from fabricd.operate.store import OverrideStore
 from fabricd.state.model import Link, Path
 from fabricd.steer.modes import Mode
@@ -37,6 +37,7 @@ class SteeredHost:
         paths: likewise.
         modes: netdev → the mode in effect there; a link that is missing observes.
         stopped: whether the stop file is present.
+        stop_file: its path.
         detectors_off: that the configuration switches off.
     """
 
@@ -45,6 +46,7 @@ class SteeredHost:
     modes: Mapping[str, Mode]
     stopped: bool
     detectors_off: frozenset[str]
+    stop_file: str = "/etc/fabricd/STOP"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +100,13 @@ class OverrideManager:
         """
         link = _link(host, netdev)
         if host.modes.get(netdev, Mode.OBSERVE) is Mode.OBSERVE:
-            why = "the stop file is present" if host.stopped else "it observes"
+            why, allowed = "it observes", "after fabricctl promote steer"
+            if host.stopped:
+                why = f"the stop file {host.stop_file} is present"
+                allowed = f"once that file is removed: rm {host.stop_file}"
             raise OverrideError(
                 f"{netdev} is not steered ({why}), so a drain would move no traffic; "
-                "allowed: after fabricctl promote steer"
+                f"allowed: {allowed}"
             )
         if self.active.get(Kind.DRAIN, netdev) is None:
             left = [x.netdev for x in host.links if x is not link and self._carries(x)]
@@ -197,7 +202,7 @@ class OverrideManager:
         netdevs = frozenset(link.netdev for link in host.links)
         return EffectiveOverrides(
             drained={
-                netdev: f"drained by {override.by}"
+                netdev: f"{DRAINED}{override.by}"
                 + (f": {override.reason}" if override.reason else "")
                 for netdev, override in self.active.of(Kind.DRAIN).items()
             },

@@ -14,6 +14,8 @@ from enum import StrEnum
 from typing import Any
 
 HOST = "host"
+DRAINED = "drained by "
+"""How the reason of a drained link begins; who drained it follows."""
 """The target of a maintenance window over all links; no interface of that name can have its own."""
 SEC = 10**9
 MAX_WINDOW_S = 7 * 86_400

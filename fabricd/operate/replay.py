@@ -15,6 +15,7 @@ from typing import Any
 
 from fabricd.config.loader import Config
 from fabricd.links.health import Facts, Health
+from fabricd.operate.overrides import DRAINED
 from fabricd.state.rules import damping_rules, hold_rules
 from fabricd.steer import policy
 from telemetry.events import Event, EventKind, LinkState
@@ -204,7 +205,8 @@ class _Replay:
     def _published(link: _Track, row: Event) -> None:
         """What a published transition says about probes, loss and the administrator."""
         to, was = row.to_state, row.from_state
-        link.admin_up = to is not LinkState.ADMIN
+        # What an operator drains is no evidence: steering does not decide it.
+        link.admin_up = to is not LinkState.ADMIN or row.reason.startswith(DRAINED)
         carrier_did_it = row.reason.startswith("carrier lost")
         if to is LinkState.DOWN and not carrier_did_it:
             link.fault = row.reason or "probes"

@@ -121,7 +121,7 @@ def local_answer(facts: HostFacts) -> Answer:
     environment = facts.nccl[0] if facts.nccl else None
     values = environment.values() if environment else {}
     return Answer(
-        host=_word(socket.gethostname()),
+        host=_word(facts.host or socket.gethostname()),
         release=__version__,
         plugin=_plugin(plugin),
         libibverbs=_word(facts.libibverbs),

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from gzip import BadGzipFile
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 from scapy.config import conf
@@ -49,6 +50,7 @@ def listen(
     count: int = 0,
     keys: Sequence[bytes] = (),
     write: Path | None = None,
+    names: Mapping[int, str] = MappingProxyType({}),
 ) -> Iterator[Seen]:
     """Yield the packets of the probe port.
 
@@ -59,6 +61,7 @@ def listen(
         count: end after that many; 0: at the file's end, or never.
         keys: to check the tags with.
         write: a pcap to keep them in.
+        names: number on the wire → name, of the hosts that are known.
 
     Raises:
         SniffError: with a text for the operator.
@@ -74,7 +77,7 @@ def listen(
                 continue
             if writer is not None:
                 writer.write(packet)
-            yield look(packet, keys)
+            yield look(packet, keys, names)
             seen += 1
             if seen == count:
                 return
@@ -85,7 +88,11 @@ def listen(
             writer.close()
 
 
-def look(packet: Any, keys: Sequence[bytes] = ()) -> Seen:  # noqa: ANN401 - a scapy packet
+def look(
+    packet: Any,  # noqa: ANN401 - a scapy packet
+    keys: Sequence[bytes] = (),
+    names: Mapping[int, str] = MappingProxyType({}),
+) -> Seen:
     """What one packet of the probe port is; hostile bytes give a summary, never an error."""
     udp = packet[UDP]
     layer = IPv6 if IPv6 in packet else IP
@@ -104,8 +111,9 @@ def look(packet: Any, keys: Sequence[bytes] = ()) -> Seen:  # noqa: ANN401 - a s
         return Seen(when, f"{ends}  {what}", raw.hex(), None)
     good = None if not keys else any(_genuine(probe, udp, key) for key in keys)
     tag = {None: "", True: "  tag right", False: "  TAG WRONG"}[good]
+    host = names.get(probe.host_id, f"{probe.host_id:08x}")
     summary = (
-        f"{ends}  host {probe.host_id:08x} path {probe.path} seq {probe.seq} flags {probe.flags} "
+        f"{ends}  host {host} path {probe.path} seq {probe.seq} flags {probe.flags} "
         f"heard {probe.rx_max} lost {probe.rx_lost} missed {probe.rx_missed}{tag}"
     )
     return Seen(when, summary, probe.show(dump=True), good)

@@ -45,6 +45,7 @@ class OperatorActions:
             modes=publisher.mode_by_link(),
             stopped=publisher.modes.stopped,
             detectors_off=frozenset(self._settings.config.detectors.off),
+            stop_file=str(self._settings.config.paths.stop_file),
         )
 
     def open(self) -> list[str]:

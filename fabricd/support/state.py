@@ -3,7 +3,7 @@
 Root makes the bundle, and the directory is the daemon's user's: a link there could lead root to any
 file, a FIFO could keep root waiting for ever. So a child process reads, as the directory's owner,
 regular files only, and is ended when it takes too long: ``python -m fabricd.support.state
-DIRECTORY SINCE_NS`` prints the JSON of `State`.
+DIRECTORY SINCE_NS QUERY`` prints the JSON of `State`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import os
 import stat
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,12 +41,13 @@ class State:
     """What could not be had → why."""
 
 
-def read(directory: Path, since_ns: int) -> State:
+def read(directory: Path, since_ns: int, query: Mapping[str, Any] | None = None) -> State:
     """Read with the rights of this process; never through a link, never waiting for a FIFO.
 
     Args:
         directory: the daemon's state.
         since_ns: where the excerpt of the timeline begins, CLOCK_REALTIME.
+        query: more arguments of `Timeline.query`, to choose rows by.
     """
     found = State()
     for name in FILES:
@@ -54,7 +56,8 @@ def read(directory: Path, since_ns: int) -> State:
         for suffix in ("", "-wal", "-shm"):
             _regular_or_none(directory / (DATABASE + suffix))
         with Timeline(directory / DATABASE, read_only=True) as timeline:
-            events = timeline.query(since_ns=since_ns, limit=MAX_ROWS)
+            wanted = {"limit": MAX_ROWS, **(query or {})}
+            events = timeline.query(since_ns=since_ns, **wanted)
             found.rows = [event.to_dict() for event in events]
             found.flap_totals = timeline.flap_totals()
     except (TimelineError, OSError) as error:
@@ -62,12 +65,19 @@ def read(directory: Path, since_ns: int) -> State:
     return found
 
 
-def read_as_owner(directory: Path, since_ns: int, *, limit_s: float = LIMIT_S) -> State:
+def read_as_owner(
+    directory: Path,
+    since_ns: int,
+    query: Mapping[str, Any] | None = None,
+    *,
+    limit_s: float = LIMIT_S,
+) -> State:
     """Read with the rights of the directory's owner, where this process has more.
 
     Args:
         directory: as of `read`.
         since_ns: as of `read`.
+        query: as of `read`.
         limit_s: seconds; a reader that takes longer is ended.
     """
     try:
@@ -81,7 +91,8 @@ def read_as_owner(directory: Path, since_ns: int, *, limit_s: float = LIMIT_S) -
         packages = str(Path(__file__).parents[2])
         # The directory's owner may do with that child what it likes: also have it print for ever.
         done = bounded_run.run(
-            [sys.executable, "-P", "-m", "fabricd.support.state", str(directory), str(since_ns)],
+            [sys.executable, "-P", "-m", "fabricd.support.state", str(directory), str(since_ns),
+             json.dumps(query or {})],
             limit_s, MAX_PRINTED, cwd="/",
             env={"PATH": "/usr/bin:/bin", "PYTHONPATH": packages}, **user,
         )  # fmt: skip
@@ -106,7 +117,7 @@ def _regular_or_none(path: Path) -> None:
 def main() -> int:
     """The child: prints what it reads."""
     directory, since_ns = Path(sys.argv[1]), int(sys.argv[2])
-    json.dump(asdict(read(directory, since_ns)), sys.stdout)
+    json.dump(asdict(read(directory, since_ns, json.loads(sys.argv[3]))), sys.stdout)
     return 0
 
 

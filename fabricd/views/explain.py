@@ -20,6 +20,7 @@ from fabricd.steer.modes import Mode
 from fabricd.steer.policy import FULL, weight_of
 from fabricd.views import rdma
 from fabricd.views.places import link_places
+from fabricd.views.reasons import reason
 from telemetry.counters.vocabulary import COUNTERS
 from telemetry.events import LinkState
 
@@ -49,7 +50,7 @@ def explain(host: Host, netdev: str, now: int) -> dict[str, Any]:
         "rail": link.rail,
         "state": health.state.name.lower(),
         "since_s": _ago(health.since_ns, now),
-        "reason": host.detectors.interfaces.missing.get(netdev) or health.reason,
+        "reason": reason(host, link),
         "weight": weight / FULL,
         "rule": _rule(host, link, now),
         "steering": _steering(host, link, weight),

@@ -20,6 +20,7 @@ from fabricd.state import model
 from fabricd.steer.policy import FULL
 from fabricd.views import rdma
 from fabricd.views.host_check import CARRIES
+from fabricd.views.reasons import down_reason, reason
 from fabricd.views.services import Services
 from telemetry.snapshot import (
     DaemonSnapshot,
@@ -148,6 +149,7 @@ def link_snapshots(host: Host) -> tuple[LinkSnapshot, ...]:
                 slow=host.detectors.delay.slow(link.netdev),
                 slow_claim_uid=host.detectors.delay.claim_uid(link.netdev),
                 present=None if devices is None else link.netdev in devices,
+                down_reason=found.word if (found := down_reason(host, link)) else "",
             )
         )
     return tuple(links)
@@ -320,18 +322,13 @@ def _unwatched(host: Host, now: int) -> dict[str, str]:
     return {netdev: why for netdev, why in said.items() if why}
 
 
-def _reason(host: Host, link: Link) -> str:
-    """Why it is in its state; of an interface that is missing that, for there is no other."""
-    return host.detectors.interfaces.missing.get(link.netdev) or link.health.reason
-
-
 def _brief(host: Host, link: Link, now: int) -> dict[str, Any]:
     """A link that does not carry as it should, for ``status``."""
     since, overrides = link.health.since_ns, host.engine.overrides
     return {
         "netdev": link.netdev,
         "state": link.health.state.name.lower(),
-        "reason": _reason(host, link),
+        "reason": reason(host, link),
         "since_s": round((now - since) / 1e9, 3) if since else None,
         "planned": link.netdev in overrides.drained or link.netdev in overrides.planned,
     }
@@ -361,7 +358,8 @@ def links(host: Host) -> list[dict[str, Any]]:
                 "leaf_port": plugs[link.netdev].port if link.netdev in plugs else "",
                 "address": next((r.address for r in rows if r.index == known.index), None),
                 "state": link.state.name.lower(),
-                "reason": _reason(host, known),
+                "reason": reason(host, known),
+                "down_reason": link.down_reason,
                 "since_s": round((now - health.since_ns) / 1e9, 3) if health.since_ns else None,
                 "carrier": link.carrier,
                 "probe_state": link.probe_state.value if link.probe_state else None,

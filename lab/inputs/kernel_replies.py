@@ -85,6 +85,13 @@ def pause_reply(tx: int, rx: int) -> bytes:
     return b"".join([header(1), *on, nest(5, u64(2, tx), u64(3, rx))])
 
 
+def linkstate_reply(link: int, state: int | None = None, substate: int | None = None) -> bytes:
+    """ETHTOOL_MSG_LINKSTATE_GET_REPLY: header 1, link 2, extended state 5, its substate 6."""
+    values = ((2, link), (5, state), (6, substate))
+    said = [attribute(kind, bytes([value])) for kind, value in values if value is not None]
+    return b"".join([header(1), *said])
+
+
 def rdma_reply(counters: Mapping[str, int], name: bytes = b"mlx5_0\0", index: int = 0) -> bytes:
     """RDMA_NLDEV_CMD_STAT_GET: index 1, name 2, port 3, table 80 of entries 81 (82, 83)."""
     entries = [

@@ -11,14 +11,17 @@ import struct
 from collections.abc import Iterable
 from typing import Any
 
+from telemetry.counters.linkstate import DownReason, down_reason
 from telemetry.counters.messages import (
     ETHTOOL_FLAG_COMPACT_BITSETS,
     ETHTOOL_FLAG_STATS,
     ETHTOOL_MSG_FEC_GET,
+    ETHTOOL_MSG_LINKSTATE_GET,
     ETHTOOL_MSG_PAUSE_GET,
     ETHTOOL_MSG_STATS_GET,
     STATS_GROUPS,
     ethtool_fec_msg,
+    ethtool_linkstate_msg,
     ethtool_pause_msg,
     ethtool_stats_msg,
 )
@@ -77,6 +80,7 @@ _STATS = layout(
 )
 _FEC = layout(ethtool_fec_msg, skip=("ETHTOOL_A_FEC_MODES", "ETHTOOL_A_FEC_HIST_BIN_VAL_PER_LANE"))
 _PAUSE = layout(ethtool_pause_msg)
+_LINKSTATE = layout(ethtool_linkstate_msg)
 
 
 def standard(attributes: Attributes) -> dict[str, int]:
@@ -289,6 +293,31 @@ class Pause(_Ethtool):
         values = pause(attributes)
         _some(values, "the driver counts no pause frames")
         return Sample(self.source, self.device, ifindex(attributes), now_ns, values=values)
+
+
+class LinkState:
+    """Why a port has no carrier; asked while it has none. Its errors are no errors of a link."""
+
+    def __init__(self, netdev: str, link: Netlink | None = None) -> None:
+        """``link``: a socket of one thread; default: one of its own."""
+        self._link = link or Netlink(NETLINK_GENERIC)
+        message = _asked(
+            ethtool_linkstate_msg(), ETHTOOL_MSG_LINKSTATE_GET, "ETHTOOL_A_LINKSTATE", netdev, 0
+        )
+        self._request = encoded(message)
+
+    def reason(self) -> DownReason | None:
+        """Of this moment; None: it has carrier, or driver or kernel do not say why not."""
+        try:
+            for reply in self._link.generic(FAMILY, self._request):
+                return down_reason(decode(reply.payload[GENL_HEADER.size :], _LINKSTATE))
+        except (CounterError, OSError):
+            return None
+        return None
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._link.close()
 
 
 def _some(values: Iterable[object], reason: str) -> None:

@@ -13,6 +13,7 @@ import sys
 from pyroute2.netlink import NLA_F_NESTED, genlmsg, nla, nla_base, nlmsg
 from pyroute2.netlink.generic.ethtool import ethtoolbitset, ethtoolheader
 
+ETHTOOL_MSG_LINKSTATE_GET = 6
 ETHTOOL_MSG_PAUSE_GET = 21
 ETHTOOL_MSG_FEC_GET = 29
 ETHTOOL_MSG_STATS_GET = 32
@@ -165,6 +166,21 @@ class ethtool_pause_msg(genlmsg):
     )
     ethtoolheader = ethtoolheader
     pause_stats = pause_stats
+
+
+class ethtool_linkstate_msg(genlmsg):
+    """ETHTOOL_MSG_LINKSTATE_GET and its reply (net/ethtool/linkstate.c)."""
+
+    nla_map = (
+        ("ETHTOOL_A_LINKSTATE_UNSPEC", "none"),
+        ("ETHTOOL_A_LINKSTATE_HEADER", "ethtoolheader"),
+        ("ETHTOOL_A_LINKSTATE_LINK", "uint8"),
+        ("ETHTOOL_A_LINKSTATE_SQI", "uint32"),
+        ("ETHTOOL_A_LINKSTATE_SQI_MAX", "uint32"),
+        ("ETHTOOL_A_LINKSTATE_EXT_STATE", "uint8"),
+        ("ETHTOOL_A_LINKSTATE_EXT_SUBSTATE", "uint8"),
+    )
+    ethtoolheader = ethtoolheader
 
 
 RDMA_NL_NLDEV = 5

@@ -334,7 +334,7 @@ def test_commands_answer_in_json_and_say_when_nobody_is_there(cluster, tmp_path)
     assert "rail1" in ctl(node, "links", "--paths").stdout
     kinds = {row["kind"] for row in json.loads(ctl(node, "timeline", "--json").stdout)}
     assert {"daemon", "prober", "link_state"} <= kinds
-    assert ctl(node, "timeline", "--kind", "nonsense").returncode == 1
+    assert ctl(node, "timeline", "--kind", "nonsense").returncode == 2
     assert ctl(node, "timeline", "--since", "soon").returncode == 2
     follower = subprocess.Popen(
         [sys.executable, "-m", "fabricd.cli", "events", "--follow", "--json", "--count", "0",

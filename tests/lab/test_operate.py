@@ -319,7 +319,7 @@ def test_a_support_bundle_has_everything_but_secrets(cluster, tmp_path):
     assert b"\ncarrier_down_count: 1\n" in members["nic/rail0/sysfs.txt"]
     assert json.loads(members["manifest.json"])["redactions"] >= 8
     missing = json.loads(members["manifest.json"])["missing"]
-    assert set(missing) == {"daemon/training_jobs.json", "daemon/migrations.json"}
+    assert set(missing) == {"daemon/migrations.json"}
     assert all(why.startswith("no [broker]") for why in missing.values())
     again = ctl(node, "support-bundle", *where)
     assert (again.returncode, "File exists" in again.stderr) == (1, True)

@@ -86,7 +86,7 @@ async def test_a_rank_that_is_slowed_by_15_percent_is_named_and_cleared(site):
     assert sentence in compute.call("explain", host)
     for daemon in daemons:
         await until(lambda d=daemon: d.ask("timeline", kind="slow_rank"), "told on the timeline")
-        assert sentence in fabricctl(daemon, "timeline", "--kind", "slow_rank")
+        assert sentence in fabricctl(daemon, "timeline", "--kind", "slow_rank", "-o", "wide")
         [job] = json.loads(fabricctl(daemon, "jobs", "--json"))["jobs"]
         assert job["slow_ranks"][0].startswith(sentence)
     assert time.monotonic() - began <= NAMED_S + 20

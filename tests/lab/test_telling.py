@@ -145,7 +145,8 @@ async def test_without_a_broker_it_says_so(tmp_path):
     daemon.start()
     try:
         await until(daemon.answers, "fabricd answers")
-        for words in (["jobs"], ["migrations"], ["explain", "host", "h1"]):
+        assert "no job has a part on h0" in fabricctl(daemon, "jobs")
+        for words in (["migrations"], ["explain", "host", "h1"]):
             assert "no [broker] in fabricd.toml" in fabricctl(daemon, *words, code=1)
     finally:
         daemon.stop()

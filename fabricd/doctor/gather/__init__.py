@@ -52,11 +52,12 @@ def _for_job(
     netdevs = network.netdevs(tree)
     answer = verbs.query(tree, machine)
     devices = verbs.devices(tree, answer)
-    rails, configured, rails_by = network.rails(tree, wanted.config, netdevs, devices)
+    rails, configured, rails_by, host = network.rails(tree, wanted.config, netdevs, devices)
     return HostFacts(
         verbs=devices,
         nodes=verbs.nodes(tree, machine, devices),
         netdevs=netdevs,
+        host=host,
         rails=rails,
         configured=configured,
         rails_by=rails_by,

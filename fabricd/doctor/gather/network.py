@@ -30,19 +30,20 @@ def netdevs(tree: Tree) -> dict[str, Netdev]:
 
 def rails(
     tree: Tree, config: Path, found: Mapping[str, Netdev], devices: tuple[VerbsDevice, ...]
-) -> tuple[tuple[str, ...], bool, str]:
+) -> tuple[tuple[str, ...], bool, str, str]:
     """The interfaces that carry a job's traffic; whether an operator named them; what says so.
 
-    The daemon's configuration names them; without one, interfaces with a verbs port are taken.
+    The daemon's configuration names them, and the host, which comes last (else ""). Without one,
+    interfaces with a verbs port are taken.
     """
     try:
-        links = load(tree.path(config.absolute()), shared_peers=False).links
-        return tuple(link.netdev for link in links), True, str(config)
+        read = load(tree.path(config.absolute()), shared_peers=False)
+        return tuple(link.netdev for link in read.links), True, str(config), read.host.name
     except ConfigError as error:
         tree.note_unexamined("the daemon's configuration", str(error.problems[0]))
     names = {name for device in devices for port in device.ports for name in port.netdevs}
     # What is not in this namespace is no rail of it.
-    return tuple(sorted(names & found.keys())), False, "verbs ports"
+    return tuple(sorted(names & found.keys())), False, "verbs ports", ""
 
 
 def addresses(tree: Tree, machine: Machine) -> tuple[Address, ...] | None:

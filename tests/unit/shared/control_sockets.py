@@ -8,12 +8,12 @@ from fabricd.control.server import ControlServer
 
 
 @contextlib.contextmanager
-def served(path, handlers):
-    """Serve ``handlers`` on ``path`` until left; yields the path."""
+def served(path, handlers, large=frozenset()):
+    """Serve ``handlers`` on ``path`` until left; yields the path. ``large``: of `ControlServer`."""
     ready, stop = threading.Event(), threading.Event()
 
     async def serve():
-        server = ControlServer(path)
+        server = ControlServer(path, large=large)
         await server.start(handlers)
         ready.set()
         await asyncio.to_thread(stop.wait)

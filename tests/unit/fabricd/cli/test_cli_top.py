@@ -191,7 +191,7 @@ def test_once_through_a_real_socket_and_a_real_page(tmp_path):
 
 def test_a_terminal_gets_a_table_that_stays_in_place():
     text = io.StringIO()
-    terminal = Console(file=text, width=160, force_terminal=True)
+    terminal = Console(file=text, width=160, force_terminal=True, highlight=False)
     job = process(rails=[rail()])
     rows = top.rows(look(1, job), look(2, job))
     job_commands.show(

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabricd.cli.show import event_line
 from fabricd.views.history import condense
+from fabricd.views.moments import moment
 
 
 def row(kind, at, **more):
@@ -20,8 +20,7 @@ def test_a_burst_is_one_row_with_its_end():
     assert [r["kind"] for r in out] == ["link_state", "flap", "carrier_up", "steer"]
     assert (out[1]["count"], out[1]["wall_ns"], out[1]["until_wall_ns"]) == (20, 10**9, 39 * 10**9)
     assert out[1]["data"] == {"down_count": 39}
-    text = str(event_line(out[1]))
-    assert "× 20  until " in text
+    assert moment([out[1]]).text == "lost its carrier 20 times in 38.0 s"
 
 
 def test_single_flaps_stay():

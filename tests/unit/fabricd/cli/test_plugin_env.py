@@ -133,3 +133,15 @@ def test_wrong_use_has_a_status_and_prints_no_lines(args, status):
     shown = invoke(*args)
     assert shown.exit_code == status
     assert "export" not in shown.stdout
+
+
+def test_the_run_directory_of_the_environment_is_the_jobs_too(tmp_path, monkeypatch):
+    """Else the job would not find the daemon that its shell was set up for."""
+    monkeypatch.setattr(plugin_env, "find_library", lambda _named: SPACED)
+    monkeypatch.setenv("FABRIC_RUN_DIR", "/run/lab/h0")
+    assert shell(invoke().output, ["FABRIC_RUN_DIR"]) == ["/run/lab/h0"]
+    assert shell(invoke("--run-dir", "/run/x").output, ["FABRIC_RUN_DIR"]) == ["/run/x"]
+    config = tmp_path / "fabricd.toml"
+    config.write_text(CONFIG)
+    named = invoke("--config", str(config))
+    assert shell(named.output, ["FABRIC_RUN_DIR"]) == ["/run/other"], "a file that is named"

@@ -89,6 +89,15 @@ def test_the_doctor_prints_them_as_they_are(words):
     assert all(harmless(line) for line in finding_lines(finding, ""))
 
 
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_the_doctor_keeps_to_the_terminals_width(width):
+    sentence = "The switch above the NIC turns requests of peers back, so each byte takes a way"
+    finding = Finding(next(iter(Severity)), "rail0", sentence, sentence, (sentence,))
+    lines = list(finding_lines(finding, "docs/x.md", width))
+    assert max(map(len, lines)) <= width
+    assert " ".join(" ".join(lines).split()).count("takes a way") == 3
+
+
 @pytest.mark.parametrize("words", HOSTILE)
 def test_what_is_printable_stays(words):
     assert shown(words).replace("?", "") in words.replace("?", "") or not words.isprintable()
@@ -137,7 +146,7 @@ RAW = {
         "fabricd/clock/__main__.py",
         "f'fabric-clock cannot start: {where}: {error.strerror}\\n'",
     ): "the file that root names",
-    ("fabricd/cli/__init__.py", "text"): "of `plugin env`: lines for a shell, quoted",
+    ("fabricd/cli/plugin_commands.py", "text"): "of `plugin env`: lines for a shell, quoted",
     ("fabricd/predict/child.py", "f'not a request: {error!r}\\n'"): "repr escapes",
     ("fabric_train/messages/plain_text.py", "f'{_plain(text)}\\n'"): "the way out of fabric_train",
     ("fabric_train/messages/plain_text.py", "f'\\r\\x1b[K{_plain(text)}\\r'"): "the other one",

@@ -55,7 +55,7 @@ def joined(host):
 async def test_without_a_broker_each_says_so(host, tmp_path):
     source = ConfigSource(tmp_path / "f.toml", host.config)
     handlers = Requests(host, Services(), source, tmp_path / "none.db", lambda _: []).handlers()
-    for op, asked in (("training_jobs", {}), ("migrations", {}), ("explain_host", {"host": "h1"})):
+    for op, asked in (("migrations", {}), ("explain_host", {"host": "h1"})):
         with pytest.raises(RequestError, match=r"no \[broker\] in fabricd.toml"):
             await handlers[op](asked, Caller(1, 0))
 
@@ -71,8 +71,11 @@ async def test_a_name_of_several_users_is_one_users_by_its_uid():
         job_requests.check_job("gpt", found, 7)
 
 
+NONE = {"processes": [], "left_out": 0, "scan": {"partial": ""}}
+
+
 async def test_jobs_of_both_sides(joined):
-    gpt, new = job_requests.jobs(*joined)["jobs"]
+    gpt, new = job_requests.jobs(*joined, NONE)["jobs"]
     assert (gpt["job"], gpt["here"], gpt["fenced"]) == ("gpt", "connected", ["h2"])
     assert (new["job"], new["here"], new["phase"]) == ("new", "away", "unknown")
 
@@ -100,3 +103,30 @@ async def test_migrations_are_newest_first_and_limited(joined):
     found = job_requests.migrations(*joined, rows, 1)["migrations"]
     assert [one["wall_ns"] for one in found] == [5]
     assert job_requests.migrations(*joined, rows, 9)["migrations"][1]["from"] == ["h2", "h1"]
+
+
+def process(job, uid, errors=0, **rails):
+    sums = dict.fromkeys(job_requests.SUMS, 0) | {"dead_paths": 0}
+    return {"job": job, "uid": uid, "errors": errors, "following": True,
+            "rails": [sums | {"netdev": netdev} | values for netdev, values in rails.items()],
+            }  # fmt: skip
+
+
+async def test_jobs_that_use_the_plugin_are_told_without_a_broker(host):
+    live = NONE | {
+        "processes": [
+            process("gpt", 7, rail0={"tx_bytes": 5}, rail1={"tx_bytes": 3, "dead_paths": 2}),
+            process("gpt", 7, errors=1, rail0={"tx_bytes": 4, "stall_ns": 9}),
+            process("gpt", 8, rail0={"rx_bytes": 1}),
+        ],
+        "left_out": 3,
+        "scan": {"partial": "2 pages were being written"},
+    }
+    found = job_requests.jobs(host, None, live)
+    assert (found["broker"], found["jobs"], found["left_out"]) == (False, [], 3)
+    assert found["incomplete"] == "2 pages were being written"
+    first, second = found["plugin_jobs"]
+    assert (first["uid"], first["processes"], first["errors"]) == (7, 2, 1)
+    assert (first["tx_bytes"], first["stall_ns"]) == (12, 9)
+    assert (first["rails"], first["dead_rails"]) == (["rail0", "rail1"], ["rail1"])
+    assert (second["uid"], second["rx_bytes"]) == (8, 1)

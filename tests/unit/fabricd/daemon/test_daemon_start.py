@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fabricd import daemon
-from fabricd.cli import app, parse_since
+from fabricd.cli import app
+from fabricd.cli.base import parse_since
 from fabricd.links.address_choice import AddressChoice
 from fabricd.links.inventory import Inventory
 from fabricd.steer.modes import Mode, Modes

@@ -17,8 +17,10 @@ from fabricd.predict.forecast import Forecast
 from fabricd.views.explain import explain
 from fabricd.views.report import links as report_links
 from fabricd.views.report import snapshot
+from telemetry.counters.linkstate import DownReason
 from telemetry.counters.tracker import Step
 from telemetry.counters.types import Status
+from telemetry.metrics import render
 
 S = 10**9
 ON = (Status("link_stats", "rail1", on=True),)
@@ -426,3 +428,31 @@ def test_what_is_no_forecast(bad):
 
 def test_every_rule_with_a_window_has_a_class_that_is_known():
     assert {rule.cls.value for rule in RULES.values()} == {"hard", "soft", "congestion"}
+
+
+async def test_why_there_is_no_carrier_is_in_row_reason_and_metric(nics):
+    no_cable = DownReason("no_cable", "no cable")
+    link = nics.whole.link("rail1")
+    link.carrier = False
+    nics.host.evaluator.step()
+
+    def reading(down):
+        nics.now += S
+        nics.take(Reading("rail1", "counters", nics.now, statuses=ON, down=down))
+
+    for _ in range(3):
+        reading(no_cable)
+    (row,) = [row for row in nics.rows("finding") if row["data"].get("source") == "link_state"]
+    assert (row["reason"], row["data"]["down_reason"]) == ("no carrier: no cable", "no_cable")
+    assert nics.explain()["reason"].endswith(": no cable")
+    (shown,) = [one for one in report_links(nics.host) if one["netdev"] == "rail1"]
+    assert shown["reason"].endswith(": no cable")
+    assert shown["down_reason"] == "no_cable"
+    body, _ = render(snapshot(nics.host))
+    assert b'fabricd_link_down_reason{link="rail1",rail="1",reason="no_cable"} 1' in body
+    reading(DownReason("remote_fault", "remote fault"))
+    assert len([r for r in nics.rows("finding") if "down_reason" in r["data"]]) == 2
+    link.carrier = True
+    reading(None)
+    assert b"fabricd_link_down_reason{" not in render(snapshot(nics.host))[0]
+    assert "cable" not in nics.explain()["reason"]

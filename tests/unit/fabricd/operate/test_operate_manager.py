@@ -101,7 +101,8 @@ async def test_a_host_that_observes_drains_nothing(make):
     whole = make()
     whole.host.publisher.modes._stop_file.touch()
     whole.host.publisher.modes.check_stop()
-    with pytest.raises(OverrideError, match="the stop file is present"):
+    wanted = r"the stop file \S+/STOP is present.*once that file is removed: rm \S+/STOP"
+    with pytest.raises(OverrideError, match=wanted):
         whole.operate("drain", "rail1", seconds=None, **BY)
 
 

@@ -147,3 +147,14 @@ def test_paths_of_a_group_alone():
     rows = [path(5, S.UP, S.DOWN), path(6, S.UP, S.DOWN, link="rail1")]
     report = replay(config(), rows, START + 10 * SEC, frozenset({"rail1"}))
     assert [(e.link, e.seconds) for e in report.paths] == [("rail1", 4.0)]
+
+
+def test_what_an_operator_drained_is_not_what_steering_would_have_done():
+    drained = [
+        moved(5, S.UP, S.ADMIN, "drained by uid 0: optics"),
+        moved(50, S.ADMIN, S.UP, "back"),
+    ]
+    report = run(drained)
+    assert (report.episodes, report.fewest) == ([], 3)
+    (episode,) = run([moved(5, S.UP, S.ADMIN, "administratively down")]).episodes
+    assert episode.link == "rail0"

@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 import shlex
+import socket
 import sys
 import time
 from pathlib import Path
@@ -14,8 +15,16 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import fabricd.cli
+from fabricd.doctor.facts import HostFacts
 from fabricd.plugincheck import reach
-from fabricd.plugincheck.answer import MAX_LINE, Answer, AnswerError, answers, parse
+from fabricd.plugincheck.answer import (
+    MAX_LINE,
+    Answer,
+    AnswerError,
+    answers,
+    local_answer,
+    parse,
+)
 from fabricd.plugincheck.compare import judge
 from fabricd.plugincheck.reach import TemplateError, command_for, host_names, query_hosts
 from fabricd.process.bounded_run import run
@@ -343,3 +352,8 @@ def test_at_most_so_many_are_asked_at_once(monkeypatch, tmp_path):
     )
     assert all(isinstance(reply, Answer) for reply in found.values())
     assert len(found) == 9
+
+
+def test_a_host_is_called_what_the_daemon_calls_it():
+    assert local_answer(HostFacts(host="gpu-07")).host == "gpu-07"
+    assert local_answer(HostFacts()).host == socket.gethostname()

@@ -49,6 +49,8 @@ def test_right_and_wrong_tags(ends):
     seen = sniffing.look(probe(ends=ends), [OTHER, KEY])
     assert seen.genuine is True
     assert "host 0000abcd path 0 seq 7" in seen.summary
+    named = sniffing.look(probe(KEY, ends), [KEY], {0xABCD: "gpu-07"})
+    assert "host gpu-07 path 0 seq 7" in named.summary
     assert sniffing.look(probe(OTHER, ends), [KEY]).genuine is False
     assert "TAG WRONG" in sniffing.look(probe(OTHER, ends), [KEY]).summary
     assert sniffing.look(probe(ends=ends)).genuine is None

@@ -9,7 +9,8 @@ from rich.console import Console
 from test_delay_path import Link
 from whole_host import LINKS, WholeHost, link_tables
 
-from fabricd.cli import show, show_explain
+from fabricd.cli import show, show_explain, show_links
+from fabricd.cli.tables import put_table
 from fabricd.delay.condition import Seen
 from fabricd.delay.view import PathPlace
 from fabricd.detect.locate import Blame, Kind
@@ -177,7 +178,7 @@ async def test_congestion_is_evidence_with_its_figures(whole, capsys):
     assert row["against"]
     assert "queues tx" in row["says"]
     assert "half of the base round trip 20." in row["says"]
-    show.links(Console(width=220), report.links(whole.host), paths=True)
+    put_table(show_links.links(report.links(whole.host), wide=True), wide=True)
     printed = capsys.readouterr().out
     assert "congested" in printed
     assert "queue tx/rx" in printed

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from lab.inputs import kernel_replies as kernel
 from telemetry.counters import ethdriver, ethnl, ib, messages, rdma, rtnl
+from telemetry.counters.linkstate import down_reason
 from telemetry.counters.nlattr import decode, error_code, layout
 from telemetry.counters.nlattr import messages as split
 from telemetry.counters.tables.ethtool import ETHTOOL_TABLES
@@ -53,6 +54,11 @@ def pause(data):
     counted(ethnl.pause(decode(data, layout(messages.ethtool_pause_msg))))
 
 
+def link_state(data):
+    found = down_reason(decode(data, layout(messages.ethtool_linkstate_msg)))
+    assert found is None or found.text
+
+
 def statistic(data):
     natives = rdma.hwcounters(decode(data, layout(messages.rdma_nldev_msg)))
     counted(natives)
@@ -79,6 +85,7 @@ PARSERS = [
     (standard, replies.STANDARD),
     (fec, replies.FEC),
     (pause, replies.PAUSE),
+    (link_state, kernel.linkstate_reply(0, 3, 4)),
     (statistic, kernel.rdma_reply(MLX5)),
     (link, kernel.u64(1, *range(25))),
     (datagram, ERROR + ERROR),
