@@ -9,7 +9,9 @@ root is needed for that. What gloo misses of them, ``_end_stuck`` ends after hal
 A collective that fails in an attempt does not raise in the middle of a backward pass, which would
 leave DDP's reducer unusable. It ends with whatever the memory holds, and marks the group as broken.
 The gate before the optimizer step sees the mark, so nothing computed from such memory is ever
-applied. Where there is no gate behind it a collective is refused: see ``Use``.
+applied. Integers that it should have filled are zeros: a model may take them for sizes and places
+(an all-to-all of experts), and a GPU that is given a wrong place is of no use to its process any
+more. Where there is no gate behind it a collective is refused: see ``Use``.
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ from fabric_train.groups import backend
 from fabric_train.groups.agent_store import generation_store
 from fabric_train.groups.generation_group import LOOK_S, LOOKS, GenerationGroup
 from fabric_train.groups.gloo_group import GlooGeneration
-from fabric_train.groups.kept_calls import KeptCalls, future_of
+from fabric_train.groups.kept_calls import KeptCalls, future_of, tensors_in
 from fabric_train.groups.nccl_group import NcclGeneration
 from fabric_train.groups.plugin_group import PluginGeneration
-from fabric_train.groups.torch_calls import TorchCalls, Use
+from fabric_train.groups.torch_calls import Call, TorchCalls, Use
 from fabric_train.messages.link import AgentLink
 from fabric_train.messages.process import Assignment
 from fabric_train.rules.loop import RuleError
@@ -210,11 +212,15 @@ class FabricGroup(TorchCalls):
         if self.kept is not None:
             return self.kept.run(self, start, result, joint=joint)
         if self.broken:
-            return _done(result)
+            return _done(without_integers(start, result))
         self.raise_mistake()
         future = future_of(result)
-        if not self.begin(start, result, lambda _well: future.set_result(result), joint=joint):
-            return _done(result)
+
+        def finish(well: bool) -> None:
+            future.set_result(result if well else without_integers(start, result, beside=True))
+
+        if not self.begin(start, result, finish, joint=joint):
+            return _done(without_integers(start, result))
         return _create_work_from_future(future)
 
     def begin(
@@ -287,6 +293,19 @@ class _Pending:
     result: list[Any]
     work: Any
     finish: Callable[[bool], None]
+
+
+def without_integers(start: object, result: list[Any], *, beside: bool = False) -> list[Any]:
+    """``result`` of a collective that has failed: zeros where integers are and had no value before.
+
+    ``beside``: on another thread than the caller's, which works on no GPU.
+    """
+    if isinstance(start, Call) and start.fills:
+        for tensor in tensors_in(result):
+            number = tensor.is_floating_point() or tensor.is_complex()
+            if not number and not (beside and tensor.is_cuda):
+                tensor.zero_()
+    return result
 
 
 def _ended(work: Any) -> Future[Any]:

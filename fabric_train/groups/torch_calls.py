@@ -45,6 +45,11 @@ class Call:
     name: str
     arguments: tuple[Any, ...]
 
+    @property
+    def fills(self) -> bool:
+        """Its result has no value before it has ended."""
+        return self.name.startswith((*_JOINT[1:], "gather", "scatter"))
+
     def __call__(self, group: Any) -> Any:
         """Start it on ``group``; returns its ``Work``."""
         return method(group, self.name)(*self.arguments)

@@ -31,9 +31,8 @@ from typing import Any, NoReturn
 
 import torch.distributed as dist
 
-from fabric_train.groups import collectives
 from fabric_train.groups.bucket_order import BucketOrder
-from fabric_train.groups.collectives import GenerationGroup, Use
+from fabric_train.groups.collectives import GenerationGroup, Use, connect
 from fabric_train.groups.job_group import JobGroup
 from fabric_train.groups.nccl_group import use_current_device
 from fabric_train.groups.one_group import OneGroupStore
@@ -55,6 +54,7 @@ from fabric_train.rules.limits import timeout_s
 from fabric_train.rules.loop import RuleError
 from fabric_train.rules.step_rule import RankReport, RecoveryPlan, UnrecoverableError
 from fabric_train.shards.keeper import GradientLog
+from fabric_train.state.containers import expanded
 from fabric_train.state.later_part import LaterPart
 from fabric_train.state.rank_local import Stateful
 from fabric_train.state.replicas import Holders
@@ -109,19 +109,19 @@ class Job(JobInfo):
         self, *, local: dict[str, Stateful] | None = None, replicas: object = None,
         gradient_log: GradientLog | None = None, **parts: Any,
     ) -> None:  # fmt: skip
-        """Name what a replacement needs: modules, optimizers, schedulers, by any name.
+        """Name what a replacement needs: modules, optimizers, schedulers, lists of them.
 
-        ``local``: what differs between ranks (samplers, loaders), with a ``state_dict``.
-        ``replicas``: a mesh, or lists of ranks that hold the same, where the parts do not say so
-        themselves. ``gradient_log``: how shards without replicas are kept. Raises ``TypeError`` for
-        a part that has no state, ``ValueError``, ``RuntimeError`` for a second call.
+        ``local``: what differs between ranks, with a ``state_dict``. ``replicas``: a mesh, or lists
+        of ranks that hold the same, where parts do not say so. ``gradient_log``: how shards without
+        replicas are kept. Raises ``TypeError`` for what has no state, ``ValueError``,
+        ``RuntimeError``.
         """
         if self._parts is not None:
             raise RuntimeError("protect() was called before: name all parts in one call")
+        parts = expanded(parts)
         holders = Holders.of(parts, replicas, self._group.rank(), self.world, late=self._late)
-        self._parts = OwnParts.of(self._link, parts, local or {}, holders, gradient_log)
-        early = self._parts.hand_over.send_early
-        self._group.on_reduce = lambda: early(self._group.rank(), self._step + 1)
+        own = self._parts = OwnParts.of(self._link, parts, local or {}, holders, gradient_log)
+        self._group.on_reduce = lambda: own.hand_over.send_early(self._group.rank(), self._step + 1)
         before_optimizer_steps(self._before_step)
         self._rehearsals = _REHEARSALS
         self._holds_state = not self._spare
@@ -193,7 +193,7 @@ class Job(JobInfo):
         use_current_device()
         if not self._spare:
             assignment = await_assignment(self._link, self._generation)
-            inner = collectives.connect(self._link, assignment, self._timeout_s)
+            inner = connect(self._link, assignment, self._timeout_s)
             if inner is None:
                 raise RuntimeError("the job starts again")
             self._adopt(inner)

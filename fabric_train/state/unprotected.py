@@ -18,6 +18,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fabric_train.rules.loop import RuleError
 from fabric_train.rules.protection import statement
+from fabric_train.state.containers import members
 from fabric_train.state.rank_local import LocalStates
 from fabric_train.state.replicated import ReplicatedState
 from fabric_train.state.sharded import how_sharded
@@ -101,7 +102,8 @@ def _all_unprotected(parts: Mapping[str, object]) -> list[str]:
         if child is not one
     }
     for one in loose:
-        if id(one) in inner:
+        held = members(one)
+        if id(one) in inner or (held and all(id(each) in protected for each in held)):
             continue
         name = type(one).__qualname__
         if isinstance(one, nn.Module):

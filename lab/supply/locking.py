@@ -98,6 +98,10 @@ LOCKS = {
     "torch-cpu": Lock(_cpu_torch, ("development",)),
     "torchft": Lock(lambda: _input("torchft"), ("torch-cpu",), ("--no-emit-package", LARGE)),
     "frameworks": Lock(lambda: _input("frameworks"), ("torch-cpu",), ("--no-emit-package", LARGE)),
+    # Its versions of what torch needs, too, are not those of torch-cpu: datasets wants older ones.
+    "torchtitan": Lock(
+        lambda: [*_input("torchtitan"), *_cpu_torch()], options=("--no-emit-package", LARGE)
+    ),
     "lock": Lock(lambda: _input("lock")),
 }
 """In the order in which they are made: constraints first."""
@@ -142,7 +146,8 @@ def main() -> int:
             shutil.copy(path, scratch)
         for lock, made in LOCKS.items():
             Path(scratch, f"{lock}.in").write_text("\n".join(made.requirements()) + "\n")
-            links = find_links() if "torch-cpu" in (lock, *made.constraints) else []
+            cpu = "torch-cpu" in (lock, *made.constraints) or LARGE in made.options
+            links = find_links() if cpu else []
             argv = arguments(lock, options, links)
             done = subprocess.run(
                 argv, cwd=scratch, check=False, env=os.environ | {"NO_COLOR": "1"}

@@ -35,7 +35,7 @@ TOOLS = {
 
 OWN_VENV = {
     "torchft": "torchft", "accelerate": "frameworks", "lightning": "frameworks",
-    "transformers": "frameworks",
+    "transformers": "frameworks", "torchtitan": "torchtitan",
 }  # fmt: skip
 """What a bench or a test installs into an environment of its own, because it is what we compare
 with, or whose loops we take over: its lock in ``requirements/``."""

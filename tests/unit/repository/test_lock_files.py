@@ -37,7 +37,8 @@ def roots(lock):
     """The requirements that a lock is made of, as the project has them."""
     if lock == "torch-cpu":
         return [Requirement("torch")]
-    return [Requirement(line) for line in LOCKS[lock].requirements()]
+    wanted = [Requirement(line) for line in LOCKS[lock].requirements()]
+    return [one for one in wanted if one.name != LARGE or LARGE not in LOCKS[lock].options]
 
 
 def project(path):
@@ -84,7 +85,8 @@ def by_name(lock):
 def test_each_lock_file_is_made_and_each_is_read():
     names = {path.stem for path in locked.FOLDER.glob("*.txt")}
     assert names == LOCKS.keys()
-    assert {path.stem for path in locked.FOLDER.glob("*.in")} == {"frameworks", "lock", "torchft"}
+    inputs = {path.stem for path in locked.FOLDER.glob("*.in")}
+    assert inputs == {"frameworks", "lock", "torchft", "torchtitan"}
 
 
 @pytest.mark.parametrize("lock", LOCKS)
@@ -128,7 +130,7 @@ def test_each_package_is_there_for_another_or_for_the_project(lock):
     for package in (each for found in packages.values() for each in found):
         known = {canonicalize_name(name) for name in package.via if not name.startswith("-r")}
         # Their torch is that of .venv.
-        known -= {LARGE} if lock in ("frameworks", "torchft") else set()
+        known -= {LARGE} if lock in ("frameworks", "torchft", "torchtitan") else set()
         assert package.via, package.name
         assert known <= packages.keys(), package.name
 
@@ -166,7 +168,7 @@ def test_what_is_installed_is_what_is_locked():
 
 def test_locks_that_are_installed_together_agree():
     files = {}
-    for lock in LOCKS.keys() - {"lock"}:
+    for lock in LOCKS.keys() - {"lock", "torchtitan"}:  # which has an environment of its own
         for package in locked.read(lock):
             if package.name == LARGE:  # 2.13.0, and 2.13.0+cpu
                 continue
