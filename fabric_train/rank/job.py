@@ -88,15 +88,14 @@ class Job:
         self._parts: OwnParts | None = None  # what is protected
         self._step = 0
         self._started = False  # steps() was called
-        self._rehearsals = 0
-        self._holds_state = False
+        self._rehearsals, self._holds_state = 0, False
         self._captured = False  # the start of a step is captured, and its attempt has not begun
         self._in_attempt = False
         self._applied = False  # the gate of this attempt is passed
         self._uncommitted = False  # there is something of an attempt to take back
         self._changes_over = False  # to the prepared generation, after this attempt
         self._later: LaterPart | None = None  # of the state, still on its way
-        self._name = ""  # of the job
+        self._name = ""
         self._run = secrets.token_hex(8)  # of the job: rank 0's, once the ranks have agreed
         self._order = BucketOrder(lambda: self.rehearsing)
         self._progress = Progress(self._link)
@@ -140,19 +139,20 @@ class Job:
 
     def protect(
         self, *, local: dict[str, Stateful] | None = None, replicas: object = None,
-        gradient_log: GradientLog | None = None, **parts: Any,
+        gradient_log: GradientLog | None = None, gather: Callable[[], object] | None = None,
+        **parts: Any,
     ) -> None:  # fmt: skip
         """Name what a replacement needs: modules, optimizers, schedulers, by any name.
 
         ``local``: what differs between ranks (samplers, loaders), with a ``state_dict``.
-        ``replicas``: a mesh, or lists of ranks that hold the same, where the parts do not say so
-        themselves. ``gradient_log``: how shards without replicas are kept. Raises ``TypeError`` for
-        a part that has no state, ``ValueError``, ``RuntimeError`` for a second call.
+        ``replicas``: a mesh, or lists of ranks that hold the same, where parts do not say so.
+        ``gradient_log``: how shards without replicas are kept. ``gather``: makes parameters whole
+        after a step, by collectives. Raises ``TypeError``, ``ValueError``, ``RuntimeError``.
         """
         if self._parts is not None:
             raise RuntimeError("protect() was called before: name all parts in one call")
         holders = Holders.of(parts, replicas, self._group.rank(), self.world, late=self._late)
-        self._parts = OwnParts.of(self._link, parts, local or {}, holders, gradient_log)
+        self._parts = OwnParts.of(self._link, parts, local or {}, holders, gradient_log, gather)
         early = self._parts.hand_over.send_early
         self._group.on_reduce = lambda: early(self._group.rank(), self._step + 1)
         before_optimizer_steps(self._before_step)
@@ -230,6 +230,7 @@ class Job:
         """
         if self._in_attempt or not self._applied or not self._started:
             raise RuntimeError("checkpoint() after an attempt that job.applied says counts")
+        self._own.check_whole()
         checkpoints = CheckpointDirectory(Path(directory), self._name, self._run)
         return self._progress.pauses.during(
             guarded_checkpoint(checkpoints, self._link, self.rank, self._step, self._timeout_s)
@@ -304,7 +305,7 @@ class Job:
     def _settle(self) -> None:
         """Do what a recovery has left for the start of this step."""
         if not self.rehearsing and not self._group.broken:
-            self._with_all(lambda inner: self._after.settle(inner, self._own, self._step))
+            self._with_all(lambda _: self._after.settle(self._group, self._own, self._step))
 
     def _capture(self) -> None:
         self._own.rules.capture(0 if self.rehearsing else self.rank, self._step)
@@ -350,12 +351,12 @@ class Job:
                 self._applied = False
             self._rehearsals -= 1
             raise RunAgainError
-        assert self._group.inner is not None
         if not self._group.broken:
             self._own.rules.check()
         ready = self._group.settle() and self._finish_later()
         if ready:
             self._own.hand_over.complete(self.rank, self._step + 1)
+            assert self._group.inner is not None
             try:
                 agreed, equal = self._vote(self._group.inner)
             except RuntimeError as error:

@@ -98,6 +98,7 @@ LOCKS = {
     "torch-cpu": Lock(_cpu_torch, ("development",)),
     "torchft": Lock(lambda: _input("torchft"), ("torch-cpu",), ("--no-emit-package", LARGE)),
     "frameworks": Lock(lambda: _input("frameworks"), ("torch-cpu",), ("--no-emit-package", LARGE)),
+    "megatron": Lock(lambda: _input("megatron"), ("torch-cpu",), ("--no-emit-package", LARGE)),
     "lock": Lock(lambda: _input("lock")),
 }
 """In the order in which they are made: constraints first."""
