@@ -62,7 +62,7 @@ def protect(
     sharded = any(model.ddp_config.use_distributed_optimizer for model in models)
     gather = _ParameterGather(models) if sharded else None
     job.protect(
-        **chunks, **optimizers, **beside, buffers=GradientBuffers(models),
+        **chunks, **optimizers, **beside, buffers=GradientBuffers(models, chained),
         replicas=replicas([*chunks], [*optimizers], sharded=sharded),
         local={"random generators of Megatron": RandomTracker(), **more.pop("local", {})},
         gather=gather, **more,
@@ -143,11 +143,16 @@ class RandomTracker:
 class GradientBuffers:
     """Gradients of ``models``: nothing of them is kept, and none is left of a lost attempt."""
 
-    def __init__(self, models: Sequence[Any]) -> None:
+    def __init__(self, models: Sequence[Any], optimizers: Sequence[Any]) -> None:
         self._models = models
         made = (one for model in models for one in model.modules())
         # Made of the configuration alone, and read by each attention.
-        self._constants = {id(one.inv_freq) for one in made if hasattr(one, "inv_freq")}
+        self._covered = {id(one.inv_freq) for one in made if hasattr(one, "inv_freq")}
+        for optimizer in optimizers:
+            # Of the first an optimizer has a copy, of the second a part of their own memory.
+            for kind in ("float16_groups", "model_float16_groups", "model_fp32_groups"):
+                groups = getattr(optimizer, kind, [])
+                self._covered |= {id(one) for group in groups for one in group}
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing."""
@@ -171,8 +176,8 @@ class GradientBuffers:
             model.zero_grad_buffer()
 
     def covers(self, one: object) -> bool:
-        """Parameters whose main parameters are in a protected optimizer, and constants."""
-        return getattr(one, "main_param", None) is not None or id(one) in self._constants
+        """Parameters that a protected optimizer trains by other tensors, and constants."""
+        return id(one) in self._covered
 
 
 class _ParameterGather:

@@ -7,7 +7,7 @@ after a step is gathered from them; and ranks that hold the same compare what th
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from fabric_train.groups.generation_group import GenerationGroup
 from fabric_train.groups.job_group import JobGroup
@@ -45,10 +45,10 @@ class AfterRecovery:
         self._rebuilt = plan.rebuilt
         self._compare = True
 
-    def settle(self, group: JobGroup, own: OwnParts, step: int) -> str:
+    def settle(self, group: JobGroup, own: OwnParts, step: int, *, leaves: bool) -> str:
         """Do it, now that the step before ``step`` is applied, in the generation of ``group``.
 
-        Of a loss that a collective of ``own.gather`` sees, ``group`` is marked as broken. Raises
+        ``leaves``: a rank has left by plan, and the next generation gathers. Raises
         ``RuntimeError`` where the group is broken, ``DisagreementError`` where replicas differ.
         """
         inner = group.inner
@@ -63,25 +63,32 @@ class AfterRecovery:
                     own.keeper.send(inner.group, state, to, step)
                 else:
                     send_state(inner.group, state, to)
-        if own.gather is not None and self._gathered != (inner.generation, step):
-            if not _gather(group, own.gather):
-                return ""
-            self._gathered = inner.generation, step
+        if own.gather is not None and (leaves or not self.gather(group, own, step)):
+            self._compare = compares
+            return ""
         if compares and own.holders.classes:
             check_classes(inner, state, own.holders.classes)
         elif compares and state.replicas is not None:
             check_replicas(inner, state, own.keeper.units.names() if own.keeper else frozenset())
         return ""
 
+    def gather(self, group: JobGroup, own: OwnParts, step: int) -> bool:
+        """Make parameters whole, once for each generation and step, on all ranks.
 
-def _gather(group: JobGroup, gather: Callable[[], object]) -> bool:
-    """Whether all collectives of ``gather`` have done their work."""
-    group.use = Use.ATTEMPT
-    try:
-        gather()
-        return group.settle(attempt=False)
-    finally:
-        group.use = Use.CLOSED
+        False: a rank was lost meanwhile; ``group`` is marked as broken.
+        """
+        inner = group.inner
+        if own.gather is None or inner is None or self._gathered == (inner.generation, step):
+            return True
+        group.use = Use.ATTEMPT
+        try:
+            own.gather()
+            well = group.settle(attempt=False)
+        finally:
+            group.use = Use.CLOSED
+        if well:
+            self._gathered = inner.generation, step
+        return well
 
 
 def check_replicas(

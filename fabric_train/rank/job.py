@@ -13,10 +13,9 @@
             loss.backward()
             optimizer.step()
 
-An attempt is one optimizer step. When a rank is lost in it, the survivors agree in which state the
-job goes on: they either apply the gradients that they hold, or run the attempt again, from the same
-state. The first ``optimizer.step`` of an attempt is the gate (``step_rule``). Behind it there are
-no collectives and no random numbers until the next step: a replacement would not see them.
+When a rank is lost in an attempt, the survivors agree in which state the job goes on: they either
+apply the gradients that they hold, or run it again, from the same state. The first optimizer step
+of it is the gate (``step_rule``). Behind it are no collectives or random numbers until the next.
 """
 
 from __future__ import annotations
@@ -84,9 +83,8 @@ class Job:
             self._link, self._timeout_s, lambda: self._group.ranks_of_groups
         )
         self._generation = 0
-        self._spare = False
+        self._spare, self._step = False, 0
         self._parts: OwnParts | None = None  # what is protected
-        self._step = 0
         self._started = False  # steps() was called
         self._rehearsals, self._holds_state = 0, False
         self._captured = False  # the start of a step is captured, and its attempt has not begun
@@ -94,9 +92,8 @@ class Job:
         self._applied = False  # the gate of this attempt is passed
         self._uncommitted = False  # there is something of an attempt to take back
         self._changes_over = False  # to the prepared generation, after this attempt
-        self._later: LaterPart | None = None  # of the state, still on its way
-        self._name = ""
-        self._run = secrets.token_hex(8)  # of the job: rank 0's, once the ranks have agreed
+        self._later: LaterPart | None = None
+        self._name, self._run = "", secrets.token_hex(8)  # the job's: rank 0's, once all agree
         self._order = BucketOrder(lambda: self.rehearsing)
         self._progress = Progress(self._link)
         self.pause = self._progress.pauses.pause
@@ -303,9 +300,10 @@ class Job:
             raise RuleError(f"step {self._step} was run without attempt()")
 
     def _settle(self) -> None:
-        """Do what a recovery has left for the start of this step."""
+        """Do what a recovery, or the step before, has left for the start of this one."""
         if not self.rehearsing and not self._group.broken:
-            self._with_all(lambda _: self._after.settle(self._group, self._own, self._step))
+            now = (self._group, self._own, self._step)
+            self._with_all(lambda _: self._after.settle(*now, leaves=self._changes_over))
 
     def _capture(self) -> None:
         self._own.rules.capture(0 if self.rehearsing else self.rank, self._step)
@@ -316,6 +314,7 @@ class Job:
             self._changes_over = False
             if self.rank in self._recover(ready=False, planned=True).copies:
                 self._capture()
+            self._after.gather(self._group, self._own, self._step)
 
     def _is_of_loss(self) -> bool:
         """An error of the loop may stem from a collective that failed."""
@@ -465,7 +464,7 @@ class Job:
         """Wait until all ranks have ended. False: a rank was lost meanwhile, and more is to do."""
         self._settle()
         self._change_over()
-        if self._finish_later():
+        if self._finish_later() and not self._group.broken:
             self._link.send(wire.Finished(self._step))
             self._link.wait(lambda: self._link.released or self._link.newer_than(self._generation))
         if self._link.released:

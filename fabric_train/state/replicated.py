@@ -199,7 +199,9 @@ class ReplicatedState:
         for name, now in self.tensors():
             tensor = begun.buffers.get(name, now) if begun else now
             part = self._parts[name.partition("/")[0]]
-            (later if split and _only_for_steps(part, tensor) else first).append((name, tensor))
+            (later if split and _only_for_steps(part, name, tensor) else first).append(
+                (name, tensor)
+            )
         specs = tuple(spec_of(name, tensor) for name, tensor in first + later)
         manifest = Manifest(
             specs, begun.scalars if begun else self.scalars(), len(later),
@@ -347,12 +349,13 @@ class ReplicatedState:
         return value
 
 
-def _only_for_steps(part: object, tensor: Tensor) -> bool:
+def _only_for_steps(part: object, name: str, tensor: Tensor) -> bool:
     """Nothing but the step of ``part`` reads or changes ``tensor``, as far as torch goes.
 
-    Other optimizers may keep anything in their state, e.g. weights that they exchange.
+    Other optimizers may keep anything in their state, e.g. weights that they exchange. Parameters
+    that an optimizer alone has (``#``) may be what others are made of.
     """
-    ours = type(part).__module__.startswith("torch.optim.")
+    ours = type(part).__module__.startswith("torch.optim.") and "/#" not in name
     return isinstance(part, torch.optim.Optimizer) and ours and tensor.device.type == "cpu"
 
 

@@ -23,6 +23,7 @@ class Connections:
     """Of a generation, with one more rank that has said ``theirs``."""
 
     generation: int = 1
+    rank: int = 0
     theirs: dict = field(default_factory=dict)
     compared: int = 0
     all: tuple = ()
@@ -64,11 +65,11 @@ def test_parameters_are_gathered_once_a_step_and_again_in_a_new_generation(group
     own = Own(lambda: uses.append(group.use))
     after = after_recovery.AfterRecovery()
     for step in (0, 0, 1):
-        after.settle(group, own, step)
+        after.settle(group, own, step, leaves=False)
     assert uses == [torch_calls.Use.ATTEMPT] * 2
     assert group.use is torch_calls.Use.CLOSED
     group.adopt(Connections(generation=2))
-    after.settle(group, own, 1)
+    after.settle(group, own, 1, leaves=False)
     assert len(uses) == 3
 
 
@@ -80,14 +81,27 @@ def test_a_gather_in_which_a_rank_is_lost_is_done_again_before_anything_is_compa
 
     after, own = after_recovery.AfterRecovery(), Own(gather)
     after.compare()
-    after.settle(group, own, 3)
+    after.settle(group, own, 3, leaves=False)
     assert group.broken
     assert group.inner.compared == 0
     group.adopt(Connections(generation=2))  # the recovery
     after.compare()
-    after.settle(group, own, 3)
+    after.settle(group, own, 3, leaves=False)
     assert lost == []
     assert group.inner.compared == 1
+
+
+def test_where_a_rank_has_left_by_plan_the_next_generation_gathers_and_compares(group):
+    uses = []
+    own = Own(lambda: uses.append(group.inner.generation))
+    after = after_recovery.AfterRecovery()
+    after.compare()
+    after.settle(group, own, 3, leaves=True)
+    assert (uses, group.inner.compared) == ([], 0)
+    group.adopt(Connections(generation=2))
+    assert after.gather(group, own, 3)
+    after.settle(group, own, 4, leaves=False)
+    assert (uses, group.inner.compared) == ([2, 2], 1)
 
 
 @pytest.mark.parametrize("part", CLASSES)
@@ -100,10 +114,10 @@ def test_each_part_is_compared_by_the_ranks_that_hold_it(group, part):
     after = after_recovery.AfterRecovery()
     after.compare()
     if part == "optimizer":  # of another shard
-        after.settle(group, own, 0)
+        after.settle(group, own, 0, leaves=False)
         return
     with pytest.raises(DisagreementError, match="ranks 0 and 1 hold the same model, and it diff"):
-        after.settle(group, own, 0)
+        after.settle(group, own, 0, leaves=False)
 
 
 def test_holders_that_ranks_declare_otherwise_are_told(group):
@@ -113,4 +127,4 @@ def test_holders_that_ranks_declare_otherwise_are_told(group):
     after = after_recovery.AfterRecovery()
     after.compare()
     with pytest.raises(DisagreementError, match="ranks 0 and 1"):
-        after.settle(group, own, 0)
+        after.settle(group, own, 0, leaves=False)
