@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from fabric_train.frameworks.refusal import RefusedTrainingError
 from fabric_train.frameworks.versions import check_version
+from fabric_train.state.structure import ChangedError
 
 if TYPE_CHECKING:
     from fabric_train.rank.job import Job
@@ -153,10 +154,24 @@ class GradientBuffers:
             for kind in ("float16_groups", "model_float16_groups", "model_fp32_groups"):
                 groups = getattr(optimizer, kind, [])
                 self._covered |= {id(one) for group in groups for one in group}
+        trained = [one for model in models for one in model.params_with_grad]
+        self._least = min(trained, key=lambda one: one.numel(), default=None)
+        self._begins = False
+        for model in models:
+            model.register_forward_pre_hook(self._check)
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing."""
+        """Nothing. It is asked for when an attempt begins."""
+        self._begins = True
         return {}
+
+    def _check(self, *_: object) -> None:
+        begins, self._begins = self._begins, False
+        if begins and self._least is not None and bool(self._least.main_grad.any()):
+            raise ChangedError(
+                "a backward pass adds to gradients of the attempt before: they would be missing "
+                "after a takeover. Call model.zero_grad_buffer() before it"
+            )
 
     def load_state_dict(self, _state: dict[str, Any]) -> None:
         """Nothing."""

@@ -37,7 +37,9 @@ def flat(tensors):
 def gather():
     strike("gather")
     whole = torch.empty(2 * len(half))
-    dist.all_gather_into_tensor(whole, half.detach(), group=mesh["row"].get_group())
+    row = mesh["row"].get_group()
+    with dist._coalescing_manager(row):
+        dist.all_gather_into_tensor(whole, half.detach(), group=row)
     torch._foreach_copy_(
         [one.data.view(-1) for one in model.parameters()],
         list(whole.split([one.numel() for one in model.parameters()])),
@@ -63,7 +65,10 @@ for at in job.steps(STEPS):
         model.zero_grad()
         loss.backward()
         gradient = flat(one.grad for one in model.parameters())
-        dist.all_reduce(gradient)
+        with dist._coalescing_manager(async_ops=True) as sums:  # as Megatron and FSDP do
+            for bucket in gradient.split(9):
+                dist.all_reduce(bucket, async_op=True)
+        sums.wait()
         half.grad = gradient.chunk(2)[mine]
         strike("gate")
         optimizer.step()

@@ -2,7 +2,7 @@
 
 FAULTS as in ``grouped_loop.py``: ``forward`` and ``backward`` are in the second layer, ``clip``
 before gradients are clipped, ``step`` behind the optimizer's own step, when main parameters are not
-yet those of the model, and ``after`` when all is done.
+yet those of the model, ``after`` when all is done, and ``gather`` between two steps.
 """
 
 import os
@@ -53,6 +53,10 @@ model_parallel_cuda_manual_seed(1234 + 10 * parallel_state.get_data_parallel_ran
 model, optimizer, scheduler = example.build(args)
 inner = optimizer.optimizer
 megatron.protect(job, [model], optimizer, scheduler)
+if os.environ.get("ADDS"):
+    model.zero_grad_buffer = lambda: None
+for group in model.bucket_groups if args.instances else ():
+    group.start_param_sync = striking(group.start_param_sync, "gather")
 layer = next(one for name, one in model.named_modules() if name.endswith("decoder.layers.1"))
 layer.register_forward_pre_hook(lambda *_: strike("forward"))
 next(layer.parameters()).register_hook(lambda _: strike("backward"))

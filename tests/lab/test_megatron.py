@@ -30,6 +30,7 @@ MOMENTS = (
     ("3:2:forward", "0:4:backward", "2:6:step", "1:8:forward", "3:10:backward", "0:12:step"),
     ("1:1:step", "2:3:clip", "0:5:forward", "3:7:after", "1:9:backward", "2:11:step"),
 )
+GATHERS = [("1:3:gather", "0:6:forward", "2:9:gather")]
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +38,14 @@ def python():
     return own_python("megatron")
 
 
-def train(python, directory, options, *faults, spares=2):
+def train(python, directory, options, *faults, spares=2, **more):
     directory.mkdir()
     path = f"{REPO}:{os.environ.get('PYTHONPATH', '')}"
     environment = os.environ | {"PYTHONPATH": path, "FAULTS": ",".join(faults)}
     argv = [python, "-m", "fabric_train.run", "--standalone", "--nproc-per-node", str(RANKS)]
     argv += ["--spares", str(spares), SCRIPT, str(STEPS), directory, *options]
     return subprocess.run(
-        argv, env=environment | {"OMP_NUM_THREADS": "1"}, cwd=directory, check=False,
+        argv, env=environment | {"OMP_NUM_THREADS": "1"} | more, cwd=directory, check=False,
         capture_output=True, text=True, timeout=1700,
     )  # fmt: skip
 
@@ -59,7 +60,7 @@ def test_ranks_killed_in_any_phase_change_nothing(python, tmp_path, kind):
     assert calm.returncode == 0, calm.stderr
     assert len(set(weights(tmp_path / "calm"))) == RANKS  # generators are each rank's own
     assert calm.stderr.count("UNPROTECTED:") == calm.stderr.count("UNPROTECTED: all state against")
-    for place, faults in enumerate(MOMENTS):
+    for place, faults in enumerate([*MOMENTS, *GATHERS * kind.startswith("instances")]):
         directory = tmp_path / f"job{place}"
         done = train(python, directory, KINDS[kind], *faults)
         assert done.returncode == 0, done.stderr
@@ -82,3 +83,9 @@ def test_a_distributed_optimizer_of_one_instance_is_refused_by_name(python, tmp_
     assert (
         "so no other rank has a copy of a shard of it: num_distributed_optimizer_in" in done.stderr
     )
+
+
+def test_a_loop_that_adds_up_gradients_over_attempts_is_told(python, tmp_path):
+    done = train(python, tmp_path / "job", KINDS["tensor"], spares=0, ADDS="1")
+    assert done.returncode == 1
+    assert "a backward pass adds to gradients of the attempt before" in done.stderr

@@ -8,6 +8,7 @@ from on_demand import on_demand
 from one_rank import Rank, Script, assert_alike, replace, run
 
 torch = on_demand("torch")
+gradients = on_demand("fabric_train.state.gradients", needs="torch")
 replicated = on_demand("fabric_train.state.replicated", needs="torch")
 
 
@@ -107,3 +108,17 @@ def test_an_optimizer_whose_copies_are_lost_is_noticed():
     other = replicated.ReplicatedState({"model": model, "optimizer": optimizer})
     with pytest.raises(replicated.LayoutError, match="unknown here"):
         other.accept(manifest)
+
+
+def test_gradients_of_a_part_of_a_parameter_are_not_watched():
+    """No backward pass adds to them; torch 2.13 may end the process for a hook on such a view."""
+    model = torch.nn.Linear(4, 6)
+    view = model.weight.view(-1)[2:5]
+    optimizer = torch.optim.SGD([model.bias])
+    optimizer.param_groups[0]["params"].insert(0, view)  # as Megatron does
+    model.bias.grad, view.grad = torch.ones(6), torch.ones(3)
+    left = gradients.LeftGradients([optimizer])
+    left.mark()
+    assert [id(one) for one in left._watched.values()] == [
+        id(model.bias)
+    ]  # though the view is smaller
