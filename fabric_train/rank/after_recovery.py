@@ -80,15 +80,13 @@ class AfterRecovery:
         inner = group.inner
         if own.gather is None or inner is None or self._gathered == (inner.generation, step):
             return True
+        self._gathered = inner.generation, step  # a loss is followed by another generation
         group.use = Use.ATTEMPT
         try:
             own.gather()
-            well = group.settle(attempt=False)
+            return group.settle(attempt=False)
         finally:
             group.use = Use.CLOSED
-        if well:
-            self._gathered = inner.generation, step
-        return well
 
 
 def check_replicas(
