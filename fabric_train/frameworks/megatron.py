@@ -63,7 +63,7 @@ def protect(
     sharded = any(model.ddp_config.use_distributed_optimizer for model in models)
     gather = _ParameterGather(models) if sharded else None
     job.protect(
-        **chunks, **optimizers, **beside, buffers=GradientBuffers(models, chained),
+        **chunks, **optimizers, **beside, buffers=GradientBuffers(models),
         replicas=replicas([*chunks], [*optimizers], sharded=sharded),
         local={"random generators of Megatron": RandomTracker(), **more.pop("local", {})},
         gather=gather, **more,
@@ -144,17 +144,14 @@ class RandomTracker:
 class GradientBuffers:
     """Gradients of ``models``: nothing of them is kept, and none is left of a lost attempt."""
 
-    def __init__(self, models: Sequence[Any], optimizers: Sequence[Any]) -> None:
+    def __init__(self, models: Sequence[Any]) -> None:
         self._models = models
         made = (one for model in models for one in model.modules())
         # Made of the configuration alone, and read by each attention.
         self._covered = {id(one.inv_freq) for one in made if hasattr(one, "inv_freq")}
-        for optimizer in optimizers:
-            # Of the first an optimizer has a copy, of the second a part of their own memory.
-            for kind in ("float16_groups", "model_float16_groups", "model_fp32_groups"):
-                groups = getattr(optimizer, kind, [])
-                self._covered |= {id(one) for group in groups for one in group}
+        # The optimizer has copies or parts of these, or another rank's has them.
         trained = [one for model in models for one in model.params_with_grad]
+        self._covered |= {id(one) for one in trained}
         self._least = min(trained, key=lambda one: one.numel(), default=None)
         self._begins = False
         for model in models:
