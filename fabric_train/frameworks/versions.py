@@ -13,6 +13,7 @@ TESTED = {
     "accelerate": ("1.15.0", "1.16"),
     "deepspeed": ("0.19.8", "0.20"),
     "lightning": ("2.6.6", "2.7"),
+    "megatron-core": ("0.16.1", "0.17"),
     "transformers": ("5.24.0", "5.25"),
 }
 """Of each: the first version, and the first one after those."""

@@ -170,10 +170,10 @@ class FabricGroup(TorchCalls):
         parts = self._inner.all if self._inner is not None else []
         return quiet and all(one.quiet(timeout_s) for one in parts)
 
-    def settle(self, *, waits: bool = True) -> bool:
-        """Wait until all collectives of this attempt are over. True: each has done its work.
+    def settle(self, *, attempt: bool = True) -> bool:
+        """Wait until all collectives that were begun are over. True: each has done its work.
 
-        ``waits``: this rank has done its part of the attempt, and waits for others. Raises
+        ``attempt``: they were those of an attempt, and this rank has done its part of it. Raises
         ``RuleError`` where one of them cannot be done at all, e.g. for its type.
         """
         inner = self._inner
@@ -181,7 +181,7 @@ class FabricGroup(TorchCalls):
             one.raise_mistake()
         if self.kept is not None:
             self.kept.wait_ended()
-        if waits:
+        if attempt:
             self.on_settle()
         if inner is not None and not self.broken:
             try:

@@ -1,14 +1,17 @@
 """What is still to do when a recovery is over, at the start of the next step.
 
-A source that held gradients only sends its state once it has applied them; and ranks that hold the
-same shards compare what they have.
+A source that held gradients only sends its state once it has applied them; what only shards say
+after a step is gathered from them; and ranks that hold the same compare what they have.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 
 from fabric_train.groups.generation_group import GenerationGroup
+from fabric_train.groups.job_group import JobGroup
+from fabric_train.groups.torch_calls import Use
 from fabric_train.rank.own_parts import OwnParts
 from fabric_train.rules.agreement import DisagreementError
 from fabric_train.rules.step_rule import RecoveryPlan
@@ -28,6 +31,7 @@ class AfterRecovery:
         self._owed: tuple[GenerationGroup, list[int]] | None = None
         self._compare = False
         self._rebuilt: frozenset[int] = frozenset()
+        self._gathered: tuple[int, int] | None = None  # generation and step
 
     def compare(self) -> None:
         """Compare replicas at the next step's start, on all ranks."""
@@ -41,12 +45,14 @@ class AfterRecovery:
         self._rebuilt = plan.rebuilt
         self._compare = True
 
-    def settle(self, inner: GenerationGroup, own: OwnParts, step: int) -> str:
-        """Do it, now that the step before ``step`` is applied. ``inner``: the present generation.
+    def settle(self, group: JobGroup, own: OwnParts, step: int, *, leaves: bool) -> str:
+        """Do it, now that the step before ``step`` is applied, in the generation of ``group``.
 
-        Raises ``RuntimeError`` where the group is broken, ``DisagreementError`` where replicas
-        differ.
+        ``leaves``: a rank has left by plan, and the next generation gathers. Raises
+        ``RuntimeError`` where the group is broken, ``DisagreementError`` where replicas differ.
         """
+        inner = group.inner
+        assert inner is not None
         own.settle(step)
         owed, self._owed = self._owed, None
         compares, self._compare = self._compare, False
@@ -57,9 +63,30 @@ class AfterRecovery:
                     own.keeper.send(inner.group, state, to, step)
                 else:
                     send_state(inner.group, state, to)
-        if compares and state.replicas is not None:
+        if own.gather is not None and (leaves or not self.gather(group, own, step)):
+            self._compare = compares
+            return ""
+        if compares and own.holders.classes:
+            check_classes(inner, state, own.holders.classes)
+        elif compares and state.replicas is not None:
             check_replicas(inner, state, own.keeper.units.names() if own.keeper else frozenset())
         return ""
+
+    def gather(self, group: JobGroup, own: OwnParts, step: int) -> bool:
+        """Make parameters whole, once for each generation and step, on all ranks.
+
+        False: a rank was lost meanwhile; ``group`` is marked as broken.
+        """
+        inner = group.inner
+        if own.gather is None or inner is None or self._gathered == (inner.generation, step):
+            return True
+        self._gathered = inner.generation, step  # a loss is followed by another generation
+        group.use = Use.ATTEMPT
+        try:
+            own.gather()
+            return group.settle(attempt=False)
+        finally:
+            group.use = Use.CLOSED
 
 
 def check_replicas(
@@ -80,3 +107,18 @@ def check_replicas(
                     f"ranks {rank} and {other} hold the same {'tensors' if alone else 'shards'}, "
                     "and their states differ"
                 )
+
+
+def check_classes(
+    inner: GenerationGroup, state: ReplicatedState, classes: Mapping[str, Sequence[int]]
+) -> None:
+    """Compare each part with those of the ranks that hold the same of it. Raises likewise."""
+    mine = {name: [list(ranks), state.digest(part=name)] for name, ranks in classes.items()}
+    said = [json.loads(one) for one in inner.exchange(json.dumps(mine).encode())]
+    for rank, parts in enumerate(said):
+        for name, (others, digest) in parts.items():
+            for other in others:
+                if said[other].get(name) != [others, digest]:
+                    raise DisagreementError(
+                        f"ranks {rank} and {other} hold the same {name}, and it differs"
+                    )

@@ -13,10 +13,9 @@
             loss.backward()
             optimizer.step()
 
-An attempt is one optimizer step. When a rank is lost in it, the survivors agree in which state the
-job goes on: they either apply the gradients that they hold, or run the attempt again, from the same
-state. The first ``optimizer.step`` of an attempt is the gate (``step_rule``). Behind it there are
-no collectives and no random numbers until the next step: a replacement would not see them.
+When a rank is lost in an attempt, the survivors agree in which state the job goes on: they either
+apply the gradients that they hold, or run it again, from the same state. The first optimizer step
+of it is the gate (``step_rule``). Behind it are no collectives or random numbers until the next.
 """
 
 from __future__ import annotations
@@ -81,46 +80,41 @@ class Job(JobInfo):
             self._link, self._timeout_s, lambda: self._group.ranks_of_groups
         )
         self._generation = 0
-        self._spare = False
+        self._spare, self._step = False, 0
         self._parts: OwnParts | None = None  # what is protected
-        self._step = self._again = 0
+        self._again = 0
         self._started = False  # steps() was called
-        self._rehearsals = 0
-        self._holds_state = False
+        self._rehearsals, self._holds_state = 0, False
         self._captured = False  # the start of a step is captured, and its attempt has not begun
         self._in_attempt = False
         self._applied = False  # the gate of this attempt is passed
         self._uncommitted = False  # there is something of an attempt to take back
         self._changes_over = False  # to the prepared generation, after this attempt
-        self._later: LaterPart | None = None  # of the state, still on its way
-        self._name = ""  # of the job
-        self._run = secrets.token_hex(8)  # of the job: rank 0's, once the ranks have agreed
+        self._later: LaterPart | None = None
+        self._name, self._run = "", secrets.token_hex(8)  # the job's: rank 0's, once all agree
         self._order = BucketOrder(lambda: self.rehearsing)
         self._progress = Progress(self._link)
         self.pause = self._progress.pauses.pause
         self._after = AfterRecovery()
 
-    @property
-    def _own(self) -> OwnParts:
-        assert self._parts is not None
-        return self._parts
-
     def protect(
         self, *, local: dict[str, Stateful] | None = None, replicas: object = None,
-        gradient_log: GradientLog | None = None, **parts: Any,
+        gradient_log: GradientLog | None = None, gather: Callable[[], object] | None = None,
+        **parts: Any,
     ) -> None:  # fmt: skip
         """Name what a replacement needs: modules, optimizers, schedulers, lists of them.
 
         ``local``: what differs between ranks, with a ``state_dict``. ``replicas``: a mesh, or lists
         of ranks that hold the same, where parts do not say so. ``gradient_log``: how shards without
-        replicas are kept. Raises ``TypeError`` for what has no state, ``ValueError``,
-        ``RuntimeError``.
+        replicas are kept. ``gather``: makes parameters whole after a step, by collectives. Raises
+        ``TypeError`` for what has no state, ``ValueError``, ``RuntimeError``.
         """
         if self._parts is not None:
             raise RuntimeError("protect() was called before: name all parts in one call")
         parts = expanded(parts)
         holders = Holders.of(parts, replicas, self._group.rank(), self.world, late=self._late)
-        own = self._parts = OwnParts.of(self._link, parts, local or {}, holders, gradient_log)
+        own = OwnParts.of(self._link, parts, local or {}, holders, gradient_log, gather)
+        self._parts = own
         self._group.on_reduce = lambda: own.hand_over.send_early(self._group.rank(), self._step + 1)
         before_optimizer_steps(self._before_step)
         self._rehearsals = _REHEARSALS
@@ -249,9 +243,10 @@ class Job(JobInfo):
             raise RuleError(f"step {self._step} was run without attempt()")
 
     def _settle(self) -> None:
-        """Do what a recovery has left for the start of this step."""
+        """Do what a recovery, or the step before, has left for the start of this one."""
         if not self.rehearsing and not self._group.broken:
-            self._with_all(lambda inner: self._after.settle(inner, self._own, self._step))
+            now = (self._group, self._own, self._step)
+            self._with_all(lambda _: self._after.settle(*now, leaves=self._changes_over))
 
     def _capture(self) -> None:
         self._own.rules.capture(0 if self.rehearsing else self.rank, self._step)
@@ -263,6 +258,7 @@ class Job(JobInfo):
             plan = self._recover(ready=False, planned=True)
             if self.rank in {*plan.copies, *plan.back}:
                 self._capture()
+            self._after.gather(self._group, self._own, self._step)
 
     def _give_copies(self, inner: GenerationGroup) -> str:
         """Give buddies the state with which this step begins: who is lost in it gets it back."""
@@ -275,7 +271,7 @@ class Job(JobInfo):
 
     def _end_step(self) -> None:
         """All behind the gate is done. A step with collectives may have ended half done."""
-        if self._returns and not self._group.settle(waits=False):
+        if self._returns and not self._group.settle(attempt=False):
             self._holds_state = False
             self._recover(ready=False)
             raise RunAgainError
@@ -314,12 +310,12 @@ class Job(JobInfo):
                 self._applied = False
             self._rehearsals -= 1
             raise RunAgainError
-        assert self._group.inner is not None
         if not self._group.broken:
             self._own.rules.check()
         ready = self._group.settle() and self._finish_later()
         if ready:
             self._own.hand_over.complete(self.rank, self._step + 1)
+            assert self._group.inner is not None
             try:
                 agreed, equal = self._vote(self._group.inner)
             except RuntimeError as error:
@@ -441,7 +437,7 @@ class Job(JobInfo):
         self._change_over()
         if self._step < total:
             return False
-        if self._finish_later():
+        if self._finish_later() and not self._group.broken:
             self._link.send(wire.Finished(self._step))
             self._link.wait(lambda: self._link.released or self._link.newer_than(self._generation))
         if self._link.released:

@@ -36,6 +36,11 @@ class JobInfo:
     _parts: OwnParts | None
 
     @property
+    def _own(self) -> OwnParts:
+        assert self._parts is not None
+        return self._parts
+
+    @property
     def rank(self) -> int:
         """This process's rank, inside ``steps``; of a spare that only rehearses, 0.
 
@@ -92,6 +97,7 @@ class JobInfo:
         """
         if self._in_attempt or not self._applied or not self._started:
             raise RuntimeError("checkpoint() after an attempt that job.applied says counts")
+        self._own.check_whole()
         checkpoints = CheckpointDirectory(Path(directory), self._name, self._run)
         return self._progress.pauses.during(
             guarded_checkpoint(

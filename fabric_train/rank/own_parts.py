@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,8 @@ from fabric_train.state.unprotected import Finds, state_of
 class OwnParts:
     """Replicated and rank-local state, the start of a step, the way to the agent, the rules.
 
-    ``keeper``: of shards that no other rank holds; None: there are none.
+    ``keeper``: of shards that no other rank holds; None: there are none. ``gather``: makes the
+    state whole after a step, by collectives.
     """
 
     state: ReplicatedState
@@ -42,6 +43,7 @@ class OwnParts:
     rules: LoopRules
     holders: Holders
     keeper: ShardKeeper[Any] | None = None
+    gather: Callable[[], object] | None = None
 
     @classmethod
     def of(
@@ -51,8 +53,14 @@ class OwnParts:
         local: Mapping[str, Stateful],
         holders: Holders,
         options: GradientLog | None = None,
+        gather: Callable[[], object] | None = None,
     ) -> OwnParts:
-        """Raises ``TypeError`` for a part that has no state, and without an optimizer."""
+        """Raises ``TypeError`` for a part that has no state, and without an optimizer.
+
+        ``ValueError`` for a gather of shards that nobody has declared.
+        """
+        if gather is not None and not holders.declared:
+            raise ValueError("gather needs replicas: which ranks hold which shard of the optimizer")
         keeper: ShardKeeper[Any] | None = None
         units = ShardUnits(parts, all_parameters=holders.declared) if holders.alone else None
         if units is not None and units.units:  # a mesh of one rank has none
@@ -67,13 +75,13 @@ class OwnParts:
         start = StepStart(state, states)
         hand_over = HandOver(link, start)
         rules = LoopRules(link, state, start, hand_over)
-        return cls(state, states, start, hand_over, rules, holders, keeper)
+        return cls(state, states, start, hand_over, rules, holders, keeper, gather)
 
     def statement(self) -> dict[str, str]:
         """What this process has to say for the protection report. The rehearsal is over."""
         found = self.rules.begin(Finds(self.state, self.local))
         kept = self.keeper.describe(self.state) if self.keeper is not None else ""
-        return state_of(self.state, self.local, found, kept)
+        return state_of(self.state, self.local, found, kept, self.holders.classes)
 
     def layout(self) -> dict[str, str]:
         """What all ranks have alike, and each process that may get a rank."""
@@ -149,6 +157,14 @@ class OwnParts:
         """This process takes over another state: its copy of itself is void."""
         if self.keeper is not None and self.keeper.own is not None:
             self.keeper.own.forget()
+
+    def check_whole(self) -> None:
+        """Raises ``RuntimeError`` where parameters may not be whole between two steps."""
+        if self.gather is not None:
+            raise RuntimeError(
+                "checkpoint() in a job with gather: parameters are whole only in an attempt. Write "
+                "one of what each rank has of its own, by the framework's means"
+            )
 
     def settle(self, step: int) -> None:
         """All of the step before ``step`` is done. Raises ``RuleError``; the job ends then."""

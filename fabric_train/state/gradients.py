@@ -34,8 +34,11 @@ class LeftGradients:
         self._unchecked = set(self._watched)
 
     def _watch(self, place: int, optimizer: torch.optim.Optimizer) -> None:
+        # No backward pass adds to what is no leaf: a view of a parameter, as Megatron trains them.
         holding = [
-            one for one in parameters_of(optimizer) if one.grad is not None and one.requires_grad
+            one
+            for one in parameters_of(optimizer)
+            if one.requires_grad and one.is_leaf and one.grad is not None
         ]
         if holding:
             self._watched[place] = smallest = min(holding, key=Tensor.numel)

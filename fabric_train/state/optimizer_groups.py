@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fabric_train.state.replicas import local_part, tensors_of
+
 Membership = list[list[str]]
 """Names of the parameters of each group."""
 SavedGroups = list[list[tuple[dict[str, Any], list[Tensor]]]]
@@ -36,6 +38,24 @@ class OptimizerGroups:
                     self._first.setdefault(id(one), f"{name}/#{place}")
         self._checked: list[list[int]] = []
         self._kept = [one for each in self._optimizers().values() for one in parameters_of(each)]
+
+    def own_parameters(self, name: str) -> list[tuple[str, Tensor]]:
+        """Those of optimizer ``name`` that are of no module, by name: copies of higher precision.
+
+        None that lies within a tensor of a module: its bytes are that one's.
+        """
+        part = self._parts[name]
+        assert isinstance(part, torch.optim.Optimizer)
+        strange = [one for one in parameters_of(part) if id(one) in self._first]
+        if not strange:
+            return []
+        modules = [part for part in self._parts.values() if isinstance(part, nn.Module)]
+        whole = [_bytes_of(one) for module in modules for one in tensors_of(module)]
+        return [
+            (self._first[id(one)], one)
+            for one in strange
+            if not any(_within(_bytes_of(one), other) for other in whole)
+        ]
 
     def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
         parts = self._parts.items()
@@ -118,6 +138,18 @@ class OptimizerGroups:
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """All that it trains, in the order of its groups."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _bytes_of(tensor: Tensor) -> tuple[int, int]:
+    """Where its memory begins and ends; of a shard, that of this rank's part."""
+    here = local_part(tensor)
+    if not here.is_contiguous():
+        return 0, 0
+    return here.data_ptr(), here.data_ptr() + here.numel() * here.element_size()
+
+
+def _within(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return other[0] <= one[0] < one[1] <= other[1]
 
 
 def _set_groups(optimizer: torch.optim.Optimizer, groups: Sequence[Sequence[Tensor]]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,11 +19,13 @@ from torch import Tensor, nn
 class Holders:
     """``ranks`` that hold the same as this one; None: all do, for nothing is sharded.
 
-    ``declared``: the script says so; what they hold does not.
+    ``declared``: the script says so; what they hold does not. ``classes``: of parts, by name, those
+    that hold the same of each: all of ``ranks`` are among them, so a state comes from one of these.
     """
 
     ranks: tuple[int, ...] | None = None
     declared: bool = False
+    classes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -32,6 +34,9 @@ class Holders:
         """Raises ``ValueError``. ``late``: ranks may hold different things."""
         if replicas is not None and not late:
             raise ValueError("replicas need join(late=True): a spare waits for its rank then")
+        if isinstance(replicas, Mapping):
+            classes = {name: declared(one, rank, world) for name, one in replicas.items()}
+            return cls(innermost(classes, parts), declared=True, classes=classes)
         if replicas is not None:
             return cls(declared(replicas, rank, world), declared=True)
         return cls(replicas_of(parts, rank, world) if late else None)
@@ -97,6 +102,29 @@ def declared(replicas: object, rank: int, world: int) -> tuple[int, ...]:
     return tuple(sorted(mine[0]))
 
 
+def innermost(
+    classes: Mapping[str, tuple[int, ...]], parts: Mapping[str, object]
+) -> tuple[int, ...]:
+    """The ranks that are in all ``classes``: the smallest of them, in which the others are whole.
+
+    With parameters on each rank of a data parallel group, and shards of the optimizer on some of
+    them, those that have the shard. Raises ``ValueError``.
+    """
+    tensors = {
+        name for name, part in parts.items() if isinstance(part, (nn.Module, torch.optim.Optimizer))
+    }
+    if classes.keys() != tensors:
+        raise ValueError(f"replicas of {sorted(classes)}, and tensors are in {sorted(tensors)}")
+    least = min(classes.values(), key=len)
+    for name, ranks in classes.items():
+        if not set(least) <= set(ranks):
+            raise ValueError(
+                f"replicas: {name} is on ranks {list(ranks)}, and not on all of {list(least)}, "
+                "which hold the least: no rank could give a replacement all of its state"
+            )
+    return least
+
+
 def partition(groups: Sequence[Sequence[int] | None]) -> list[tuple[int, ...]] | None:
     """The groups of all ranks, as each says its own. None: all hold the same.
 
@@ -130,11 +158,15 @@ def _alike(tensor: Any) -> list[int]:  # noqa: ANN401
     return ranks
 
 
+def tensors_of(module: nn.Module) -> list[Tensor]:
+    """Its parameters and buffers. Megatron's DDP has another ``buffers`` than modules have."""
+    return [*module.parameters(), *(one for _, one in module.named_buffers())]
+
+
 def _tensors(parts: Mapping[str, object]) -> Iterator[Tensor]:
     for part in parts.values():
         if isinstance(part, nn.Module):
-            yield from part.parameters()
-            yield from part.buffers()
+            yield from tensors_of(part)
         elif isinstance(part, torch.optim.Optimizer):
             for group in part.param_groups:
                 yield from group["params"]

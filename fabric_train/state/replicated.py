@@ -26,7 +26,7 @@ from fabric_train.state.optimizer_groups import (
     parameters_of,
 )
 from fabric_train.state.plain_values import ForeignValueError, carry, dtype_of, pack, unpack
-from fabric_train.state.replicas import like, plain
+from fabric_train.state.replicas import like, plain, tensors_of
 from fabric_train.state.scalars import apply_scalars, scalars_of
 from fabric_train.state.sharded import how_sharded
 from fabric_train.state.structure import ChangedError, Structure
@@ -138,7 +138,7 @@ class ReplicatedState:
         for name, part in self._parts.items():
             found[name] = type(part).__qualname__
             if isinstance(part, nn.Module):
-                tensors = [*part.parameters(), *part.buffers()]
+                tensors = tensors_of(part)
                 size = sum(one.numel() * one.element_size() for one in tensors)
                 found[name] += f" of {len(tensors)} tensors, {size} bytes"
             elif isinstance(part, torch.optim.Optimizer):
@@ -180,6 +180,8 @@ class ReplicatedState:
                 ]
                 found += [(f"{name}/{key}", plain(one)) for key, one in part.named_buffers()]
             elif isinstance(part, torch.optim.Optimizer):
+                own = self.groups.own_parameters(name)
+                found += [(key, plain(one.data)) for key, one in own]
                 for place, parameter in enumerate(parameters_of(part)):
                     for key, value in part.state.get(parameter, {}).items():
                         if isinstance(value, Tensor):
@@ -197,7 +199,9 @@ class ReplicatedState:
         for name, now in self.tensors():
             tensor = begun.buffers.get(name, now) if begun else now
             part = self._parts[name.partition("/")[0]]
-            (later if split and _only_for_steps(part, tensor) else first).append((name, tensor))
+            (later if split and _only_for_steps(part, name, tensor) else first).append(
+                (name, tensor)
+            )
         specs = tuple(spec_of(name, tensor) for name, tensor in first + later)
         manifest = Manifest(
             specs, begun.scalars if begun else self.scalars(), len(later),
@@ -239,16 +243,23 @@ class ReplicatedState:
         }  # fmt: skip
 
     def forget_attempt(self) -> None:
-        """An attempt has ended anywhere: FSDP2 keeps how far it was, and what it has gathered."""
-        for part in self._parts.values():
-            if (reset := getattr(part, "reset_iter_state", None)) is not None:
-                reset()
+        """An attempt has ended anywhere. Who keeps how far it was has a method for that.
 
-    def digest(self, without: Container[str] = ()) -> str:
-        """SHA-256 of all tensors: alike on ranks that are replicas of each other."""
+        FSDP2: `reset_iter_state`. Others: `forget_attempt`.
+        """
+        for part in self._parts.values():
+            for name in ("reset_iter_state", "forget_attempt"):
+                if (reset := getattr(part, name, None)) is not None:
+                    reset()
+
+    def digest(self, without: Container[str] = (), part: str = "") -> str:
+        """SHA-256 of all tensors: alike on ranks that are replicas of each other.
+
+        ``part``: of that one alone.
+        """
         found = hashlib.sha256()
         for name, tensor in self.tensors():
-            if name in without:
+            if name in without or (part and name.partition("/")[0] != part):
                 continue
             found.update(name.encode())
             data = flat(tensor)
@@ -338,12 +349,13 @@ class ReplicatedState:
         return value
 
 
-def _only_for_steps(part: object, tensor: Tensor) -> bool:
+def _only_for_steps(part: object, name: str, tensor: Tensor) -> bool:
     """Nothing but the step of ``part`` reads or changes ``tensor``, as far as torch goes.
 
-    Other optimizers may keep anything in their state, e.g. weights that they exchange.
+    Other optimizers may keep anything in their state, e.g. weights that they exchange. Parameters
+    that an optimizer alone has (``#``) may be what others are made of.
     """
-    ours = type(part).__module__.startswith("torch.optim.")
+    ours = type(part).__module__.startswith("torch.optim.") and "/#" not in name
     return isinstance(part, torch.optim.Optimizer) and ours and tensor.device.type == "cpu"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from fabric_train.rules.loop import RuleError
 from fabric_train.rules.protection import statement
 from fabric_train.state.containers import members
 from fabric_train.state.rank_local import LocalStates
+from fabric_train.state.replicas import tensors_of
 from fabric_train.state.replicated import ReplicatedState
 from fabric_train.state.sharded import how_sharded
 
@@ -28,11 +29,16 @@ _FIRST_LOOK = 16  # step in which what was made in the loop is looked for
 
 
 def state_of(
-    state: ReplicatedState, local: LocalStates, found: Sequence[str], kept: str = ""
+    state: ReplicatedState,
+    local: LocalStates,
+    found: Sequence[str],
+    kept: str = "",
+    classes: Mapping[str, Sequence[int]] | None = None,
 ) -> dict[str, str]:
     """The statement of this process, for the protection report; ``found`` is unprotected.
 
-    ``kept``: how shards are kept that no other rank holds.
+    ``kept``: how shards are kept that no other rank holds. ``classes``: who holds the same of a
+    part, of those of which the script has said it.
     """
     here = local.describe()
     if buffers := len(state.buffers()):
@@ -42,6 +48,10 @@ def state_of(
     ranks = ", ".join(map(str, state.replicas or ()))
     how = kept or f"ranks {ranks} have the same shards"
     said = {name: f"{text}; {how}" for name, text in sharded.items()}
+    for name, holders in (classes or {}).items():
+        alike = ", ".join(map(str, holders))
+        whole = parts.pop(name, sharded.get(name, ""))
+        said[name] = f"{whole}; ranks {alike} have the same as this one"
     return statement(parts, here, found, said)
 
 
@@ -87,13 +97,13 @@ def _some(found: list[str]) -> list[str]:
 def _all_unprotected(parts: Mapping[str, object]) -> list[str]:
     protected = {id(one) for one in _inside(parts.values())}
     mine = {id(tensor) for part in parts.values() for tensor in _tensors_of(part)}
-    found = [*_of_parts(parts, mine)]
     covering = [one.covers for one in parts.values() if hasattr(one, "covers")]
-    loose = [
-        one
-        for one in _alive()
-        if id(one) not in protected and not any(covers(one) for covers in covering)
-    ]
+
+    def covered(one: object) -> bool:
+        return any(covers(one) for covers in covering)
+
+    found = [*_of_parts(parts, mine, covered)]
+    loose = [one for one in _alive() if id(one) not in protected and not covered(one)]
     inner = {
         id(child)
         for one in loose
@@ -125,25 +135,19 @@ def _all_unprotected(parts: Mapping[str, object]) -> list[str]:
     return found
 
 
-def _of_parts(parts: Mapping[str, object], mine: set[int]) -> Iterator[str]:
+def _of_parts(
+    parts: Mapping[str, object], mine: set[int], covered: Callable[[object], bool]
+) -> Iterator[str]:
     modules = {name: part for name, part in parts.items() if isinstance(part, nn.Module)}
     optimizers = {
         name: part for name, part in parts.items() if isinstance(part, torch.optim.Optimizer)
     }
     trained = {id(one) for part in optimizers.values() for one in _tensors_of(part)}
-    held = {id(one) for part in modules.values() for one in _tensors_of(part)}
-    for name, optimizer in optimizers.items():
-        strange = [one for one in _tensors_of(optimizer) if id(one) not in held]
-        if strange:
-            yield (
-                f"{len(strange)} parameters of optimizer {name} ({_size(strange)} elements) that "
-                "are of no protected module: their values"
-            )
     for name, module in modules.items():
         idle = [
             key
             for key, one in module.named_parameters()
-            if one.requires_grad and id(one) not in trained
+            if one.requires_grad and id(one) not in trained and not covered(one)
         ]
         if idle:
             yield (
@@ -152,10 +156,10 @@ def _of_parts(parts: Mapping[str, object], mine: set[int]) -> Iterator[str]:
             )
         for key, child in module.named_modules():
             for field, value in vars(child).items():
-                if isinstance(value, Tensor) and id(value) not in mine:
+                if isinstance(value, Tensor) and id(value) not in mine and not covered(value):
                     yield f"{name}/{key}.{field}: a tensor that is neither parameter nor buffer"
             extra = type(child).get_extra_state
-            if extra is not nn.Module.get_extra_state:
+            if extra is not nn.Module.get_extra_state and child.get_extra_state() is not None:
                 yield f"{name}/{key}: the extra state of a {type(child).__qualname__}"
 
 
@@ -182,11 +186,7 @@ def _alive() -> list[Any]:
 
 def _tensors_of(part: object) -> list[Tensor]:
     if isinstance(part, nn.Module):
-        return [*part.parameters(), *part.buffers()]
+        return tensors_of(part)
     if isinstance(part, torch.optim.Optimizer):
         return [one for group in part.param_groups for one in group["params"]]
     return []
-
-
-def _size(tensors: list[Tensor]) -> int:
-    return sum(one.numel() for one in tensors)

@@ -102,6 +102,7 @@ LOCKS = {
     "torchtitan": Lock(
         lambda: [*_input("torchtitan"), *_cpu_torch()], options=("--no-emit-package", LARGE)
     ),
+    "megatron": Lock(lambda: _input("megatron"), ("torch-cpu",), ("--no-emit-package", LARGE)),
     "lock": Lock(lambda: _input("lock")),
 }
 """In the order in which they are made: constraints first."""

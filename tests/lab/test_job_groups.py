@@ -74,6 +74,25 @@ def test_ranks_with_shards_are_taken_over_from_the_replicas_of_their_shards(tmp_
     assert found[0] != found[1]  # two shards
 
 
+GATHERED = SCRIPT.with_name("gathered_loop.py")
+GATHERED_MOMENTS = (
+    "3:3:forward", "1:6:gate", "2:9:optimizer", "0:12:gather", "3:15:gather", "1:18:forward",
+)  # fmt: skip
+
+
+@pytest.mark.nightly
+def test_ranks_with_a_shard_of_the_optimizer_alone_gather_parameters_anew(tmp_path):
+    calm = train(tmp_path / "calm", spares=0, script=GATHERED)
+    assert calm.returncode == 0, calm.stderr
+    done = train(tmp_path / "job", *GATHERED_MOMENTS, script=GATHERED)
+    assert done.returncode == 0, done.stderr
+    assert struck(tmp_path / "job") == {fault.replace(":", "-") for fault in GATHERED_MOMENTS}
+    found = weights(tmp_path / "job")
+    assert found == weights(tmp_path / "calm")
+    assert (found[0], found[1]) == (found[2], found[3])
+    assert found[0] != found[1]  # two halves
+
+
 @pytest.mark.nightly
 def test_a_spare_that_was_built_for_a_rank_takes_it_and_others_go_to_late_ones(tmp_path):
     calm = train(tmp_path / "calm", spares=0, script=SHARDED)

@@ -35,7 +35,8 @@ TOOLS = {
 
 OWN_VENV = {
     "torchft": "torchft", "accelerate": "frameworks", "lightning": "frameworks",
-    "transformers": "frameworks", "torchtitan": "torchtitan",
+    "transformers": "frameworks", "torchtitan": "torchtitan", "megatron-core": "megatron",
+    "einops": "megatron",
 }  # fmt: skip
 """What a bench or a test installs into an environment of its own, because it is what we compare
 with, or whose loops we take over: its lock in ``requirements/``."""
@@ -49,7 +50,10 @@ def names(requirements: Iterable[str]) -> set[str]:
     return {re.split(r"[<>=!~\[; ]", item, maxsplit=1)[0] for item in requirements}
 
 
-MODULES = {"cyclonedx-python-lib": "cyclonedx", "packageurl-python": "packageurl"}
+MODULES = {
+    "cyclonedx-python-lib": "cyclonedx", "megatron-core": "megatron",
+    "packageurl-python": "packageurl",
+}  # fmt: skip
 """Of distributions whose module has another name."""
 
 
@@ -80,7 +84,7 @@ def foreign(packages: Iterable[str]) -> set[str]:
     ours = {path.stem for path in files if any(path.is_relative_to(one) for one in scripts)}
     ours |= {*PRODUCT, *TRAIN, *DEVELOPMENT}
     found = set().union(*(imported(path.read_text()) for path in files))
-    return found - ours - set(sys.stdlib_module_names) - set(OWN_VENV) - set(BY_HAND)
+    return found - ours - set(sys.stdlib_module_names) - modules(OWN_VENV) - set(BY_HAND)
 
 
 def modules(distributions: Iterable[str]) -> set[str]:

@@ -8,6 +8,7 @@ from on_demand import on_demand
 from fabric_train.rules.agreement import Beginning, DisagreementError, agree_in_groups
 from fabric_train.rules.step_rule import RankReport, UnrecoverableError, plan_recovery
 
+own_parts = on_demand("fabric_train.rank.own_parts", needs="torch")
 replicas = on_demand("fabric_train.state.replicas", needs="torch")
 
 HSDP = [(0, 2), (1, 3)]
@@ -72,6 +73,47 @@ def test_declared_replicas_that_cannot_be_are_refused(groups, says):
 def test_replicas_are_declared_by_jobs_whose_spares_wait_for_their_rank():
     with pytest.raises(ValueError, match=r"join\(late=True\)"):
         replicas.Holders.of({}, [[0, 1]], 0, 2, late=False)
+
+
+def parts():
+    nn = pytest.importorskip("torch.nn")
+    optim = pytest.importorskip("torch.optim")
+    model = nn.Linear(2, 3)
+    return {"model": model, "optimizer": optim.SGD(model.parameters()), "scheduler": object()}
+
+
+EVERYWHERE, INSTANCES = [[0, 1, 2, 3]], [[0, 2], [1, 3]]
+
+
+def test_parts_have_holders_of_their_own_and_a_state_comes_from_who_has_all_of_it():
+    holders = replicas.Holders.of(
+        parts(), {"model": EVERYWHERE, "optimizer": INSTANCES}, 1, 4, late=True
+    )
+    assert holders.ranks == (1, 3)
+    assert holders.classes == {"model": (0, 1, 2, 3), "optimizer": (1, 3)}
+    assert holders.declared
+
+
+@pytest.mark.parametrize(
+    ("classes", "says"),
+    [
+        ({"model": EVERYWHERE}, r"of \['model'\], and tensors are in \['model', 'optimizer'\]"),
+        ({"model": EVERYWHERE, "optimizer": INSTANCES, "scheduler": EVERYWHERE}, "tensors are in"),
+        (
+            {"model": [[0, 1], [2, 3]], "optimizer": INSTANCES},
+            r"optimizer is on ranks \[1, 3\], and not on all of \[0, 1\]",
+        ),
+        ({"model": EVERYWHERE, "optimizer": [[0, 2]]}, "rank 1 is in 0 of 1 groups"),
+    ],
+)
+def test_holders_of_parts_that_give_no_rank_a_whole_state_are_refused(classes, says):
+    with pytest.raises(ValueError, match=says):
+        replicas.Holders.of(parts(), classes, 1, 4, late=True)
+
+
+def test_a_gather_is_of_shards_that_are_declared():
+    with pytest.raises(ValueError, match="gather needs replicas: which ranks hold which shard"):
+        own_parts.OwnParts.of(None, parts(), {}, replicas.Holders(), gather=print)
 
 
 def test_layouts_are_compared_within_groups():

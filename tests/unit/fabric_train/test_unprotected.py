@@ -26,13 +26,21 @@ def test_a_model_and_its_optimizer_leave_nothing_unprotected():
     assert unprotected.find_unprotected({"m": model, "o": optimizer, "s": scheduler}) == []
 
 
-def test_parameters_without_a_protected_module_and_without_an_optimizer_are_named():
-    model, other = nn.Linear(2, 3), nn.Linear(5, 7)
-    optimizer = torch.optim.SGD([model.weight, *other.parameters()])
+def test_parameters_without_an_optimizer_are_named_unless_a_part_has_their_state():
+    class Copies:  # of the bias, in higher precision
+        def state_dict(self):
+            return {}
+
+        def covers(self, one):
+            return one is model.bias
+
+    model = nn.Linear(2, 3)
+    optimizer = torch.optim.SGD([model.weight, torch.zeros(3)])
     text = found(model=model, optimizer=optimizer)
-    assert "2 parameters of optimizer optimizer (42 elements)" in text
-    assert "optimizer state of 1 parameters of module model" in text
-    assert "(bias)" in text
+    assert text == (
+        "the optimizer state of 1 parameters of module model that no protected optimizer has (bias)"
+    )
+    assert found(model=model, optimizer=optimizer, copies=Copies()) == ""
 
 
 def test_objects_that_were_forgotten_are_named_once_each():
