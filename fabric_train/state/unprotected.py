@@ -18,6 +18,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fabric_train.rules.loop import RuleError
 from fabric_train.rules.protection import statement
+from fabric_train.state.flat_shards import is_made
 from fabric_train.state.rank_local import LocalStates
 from fabric_train.state.replicated import ReplicatedState
 from fabric_train.state.sharded import how_sharded
@@ -141,7 +142,7 @@ def _of_parts(parts: Mapping[str, object], mine: set[int]) -> Iterator[str]:
         idle = [
             key
             for key, one in module.named_parameters()
-            if one.requires_grad and id(one) not in trained
+            if one.requires_grad and id(one) not in trained and not is_made(one)
         ]
         if idle:
             yield (
