@@ -53,7 +53,7 @@ def protect(job: Job, engine: Any, **options: Any) -> None:
         raise RefusedTrainingError(f"DeepSpeed with {text}: this is not taken over")
     zero = engine.optimizer
     parts = {
-        "model": engine.module, "optimizer": zero.optimizer, "counters": _Counters(engine),
+        "model": engine.module, "optimizer": zero.optimizer, "counters": EngineCounters(engine),
         "shards": _STAGES[type(zero).__name__](engine, job),
     }  # fmt: skip
     if engine.lr_scheduler is not None:
@@ -97,7 +97,7 @@ def _groups(zero: Any) -> list[Any]:
     return [zero.dp_process_group, *groups]
 
 
-class _Counters:
+class EngineCounters:
     """What the engine counts, and its scale of the loss."""
 
     def __init__(self, engine: Any) -> None:

@@ -78,7 +78,10 @@ class ZeroShards(FlatShards):
     def check(self) -> None:
         """An attempt has all micro batches of a step. Raises ``ChangedError``."""
         engine, zero = self._of
-        left = engine.micro_steps % engine.gradient_accumulation_steps()
+        if engine.managed_gradient_accumulation():
+            left = engine.micro_steps % engine.gradient_accumulation_steps()
+        else:
+            left = engine._unmanaged_backward_count
         left = left or any(one is not None for one in zero.averaged_gradients.values())
         if left and not self._stepping:
             raise ChangedError(

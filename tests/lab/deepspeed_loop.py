@@ -1,8 +1,8 @@
 """``deepspeed_loop.py STEPS OUT``: ZeRO of DeepSpeed in a loop of one's own, and ranks that die.
 
 STAGE: 1, 2 or 3. PRECISION: fp32 or bf16. MORE: a fragment of DeepSpeed's configuration as JSON.
-PLAIN=1: without a line of ours, for torchrun. FAULTS as in ``grouped_loop.py``. What comes out is
-each rank's partitions, all that the optimizer keeps for them, and the parameters of the model.
+PLAIN=1: without a line of ours, for torchrun. FAULTS as in ``hsdp_loop.py``. What comes out is each
+rank's partitions, all that the optimizer keeps for them, and the parameters of the model.
 SPLIT=1: each attempt has one of the micro batches of a step. AS=model: ``job.protect`` gets it.
 """
 
@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import deepspeed
@@ -38,14 +39,30 @@ CONFIG = {
 CONFIG["zero_optimization"] |= json.loads(os.environ.get("MORE", "{}"))
 
 
-def strike(moment):
+def strike(moment, act=lambda: os.kill(os.getpid(), signal.SIGKILL)):
     if PLAIN or job.rehearsing:
         return
     for rank, step, when in FAULTS:
         name = OUT / f"struck.{rank}-{step}-{when}"
         if (job.rank, at, moment) == (int(rank), int(step), when) and not name.exists():
             name.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+            act()
+
+
+def unheard():
+    raise RuntimeError("the vote was not heard")
+
+
+def die_later():
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def voted(*args):
+    result = vote(*args)
+    strike("voted", die_later)
+    strike("unheard", unheard)
+    return result
 
 
 def batch(step, micro):
@@ -89,6 +106,7 @@ else:
         job.protect(model=engine, optimizer=inner.optimizer)
     else:
         protect(job, engine, gradient_log=log)
+    vote, job._progress.vote = job._progress.vote, voted
     for at in job.steps(STEPS):
         with job.attempt():
             train(at)

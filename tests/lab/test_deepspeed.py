@@ -83,6 +83,18 @@ def test_so_do_partitions_that_are_not_even(python, tmp_path, stage):
     assert weights(tmp_path / "job", 3) == calm, done.stderr
 
 
+@pytest.mark.parametrize("stage", ["1", "3"])
+def test_who_owes_a_state_sends_it_before_parameters_are_gathered(python, tmp_path, stage):
+    """Rank 2, which keeps the partitions of 1, has not heard of the vote; 1 dies behind it."""
+    faults = ("2:5:unheard", "1:5:voted")
+    calm = by_torchrun(python, tmp_path / "calm", 3, STAGE=stage)
+    done = protected(python, tmp_path / "job", *faults, ranks=3, STAGE=stage)
+    assert done.returncode == 0, done.stderr
+    assert struck(tmp_path / "job") == {fault.replace(":", "-") for fault in faults}
+    assert " apply: {" in done.stderr
+    assert weights(tmp_path / "job", 3) == calm, done.stderr
+
+
 def failed(done):
     assert done.returncode == 1, done.stderr
     (said,) = [one for one in done.stderr.splitlines() if one.startswith("fabric-run: job ")]
