@@ -1,4 +1,4 @@
-"""DeepSpeed with ZeRO stage 0, in a loop of one's own: lines marked `+` are all that it takes.
+"""DeepSpeed with ZeRO 1 or 2, in a loop of one's own: lines marked `+` are all that it takes.
 
     fabric-run --standalone --nproc-per-node 2 --spares 1 examples/train_deepspeed.py
 
@@ -14,11 +14,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import fabric_train  # +
+from fabric_train.frameworks.deepspeed import protect  # +
 
 CONFIG = {
     "train_micro_batch_size_per_gpu": 16,
     "gradient_clipping": 1.0,
-    "zero_optimization": {"stage": 0},
     "steps_per_print": 1 << 30,
 }
 
@@ -34,13 +34,15 @@ def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--stage", type=int, default=2, choices=(1, 2))
     args, _ = parser.parse_known_args()
     torch.manual_seed(0)
-    job = fabric_train.join_framework()  # + instead of deepspeed.init_distributed()
+    job = fabric_train.join(late=True)  # + instead of deepspeed.init_distributed()
     net = nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 4))
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
-    engine, *_ = deepspeed.initialize(model=net, optimizer=optimizer, config=CONFIG)
-    job.protect(model=engine, optimizer=optimizer)  # +
+    config = CONFIG | {"zero_optimization": {"stage": args.stage}}
+    engine, *_ = deepspeed.initialize(model=net, optimizer=optimizer, config=config)
+    protect(job, engine)  # +
     for step in job.steps(args.steps):  # + instead of range(args.steps)
         with job.attempt():  # +
             points, corners = batch(step, job.rank)

@@ -10,6 +10,10 @@ from pathlib import Path
 _MODULE = "fabric_train.frameworks.transparent"
 _MOST = 4 << 20
 OURS = "fabric_train"
+_WITH_LOOPS = ("transformers", "lightning", "pytorch_lightning")
+"""Have training loops of their own, which are taken over."""
+_WITHOUT = ("accelerate", "deepspeed")
+"""Serve a loop that is the script's."""
 
 
 class RefusedScriptError(Exception):
@@ -35,6 +39,13 @@ def check_script(name: str, text: str) -> None:
         raise RefusedScriptError(
             f"{name} imports fabric_train: what it says itself and --transparent exclude each other"
         )
+    for theirs in _WITHOUT:
+        if theirs in imported and not imported & {*_WITH_LOOPS}:
+            raise RefusedScriptError(
+                f"{name} imports {theirs}, and neither transformers nor Lightning: its loop is its "
+                "own, and nobody else knows where a step of it ends. Add the lines of "
+                "fabric_train to it, without --transparent"
+            )
 
 
 def imports_of(text: str) -> set[str]:

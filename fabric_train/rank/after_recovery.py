@@ -1,7 +1,7 @@
-"""What is still to do when a recovery is over, at the start of the next step.
+"""What is still to do when a step or a recovery is over, before the next step.
 
-A source that held gradients only sends its state once it has applied them; what only shards say
-after a step is gathered from them; and ranks that hold the same compare what they have.
+A source that held gradients only sends its state once it has applied them. Then what is made of the
+shards of all ranks can be made, or gathered. Ranks that hold the same compare what they have.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class AfterRecovery:
     def __init__(self) -> None:
         self._owed: tuple[GenerationGroup, list[int]] | None = None
         self._compare = False
+        self._unmade = False  # of the shards of all ranks something is to be made
         self._rebuilt: frozenset[int] = frozenset()
         self._gathered: tuple[int, int] | None = None  # generation and step
 
@@ -37,13 +38,17 @@ class AfterRecovery:
         """Compare replicas at the next step's start, on all ranks."""
         self._compare = True
 
+    def stepped(self) -> None:
+        """All ranks change their shards in the step that is over."""
+        self._unmade = True
+
     def note(self, inner: GenerationGroup, plan: RecoveryPlan) -> None:
         """What ``plan`` has this rank send later; debts of a generation before are void."""
         to = [one for one, source in sorted(plan.copies.items()) if source == inner.rank]
         to = [one for one in to if plan.is_owed(one)]
         self._owed = (inner, to) if to else None
         self._rebuilt = plan.rebuilt
-        self._compare = True
+        self._compare = self._unmade = True
 
     def settle(self, group: JobGroup, own: OwnParts, step: int, *, leaves: bool) -> str:
         """Do it, now that the step before ``step`` is applied, in the generation of ``group``.
@@ -63,6 +68,9 @@ class AfterRecovery:
                     own.keeper.send(inner.group, state, to, step)
                 else:
                     send_state(inner.group, state, to)
+        if self._unmade:
+            own.make_whole(inner)
+            self._unmade = False
         if own.gather is not None and (leaves or not self.gather(group, own, step)):
             self._compare = compares
             return ""

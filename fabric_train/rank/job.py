@@ -1,17 +1,6 @@
 """The API of a training loop.
 
-::
-
-    job = fabric_train.join()
-    model = DDP(Net())
-    optimizer = torch.optim.AdamW(model.parameters())
-    job.protect(model=model, optimizer=optimizer)
-    for step in job.steps(total):
-        with job.attempt():
-            loss = model(batch(step, job.rank)).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+``docs/operate/train.md`` has the lines of a loop: ``protect``, ``steps``, ``attempt``.
 
 When a rank is lost in an attempt, the survivors agree in which state the job goes on: they either
 apply the gradients that they hold, or run it again, from the same state. The first optimizer step
@@ -50,7 +39,7 @@ from fabric_train.rank.waiting import await_assignment, await_rank, introduce
 from fabric_train.rules.agreement import Beginning, DisagreementError, layout_of
 from fabric_train.rules.coordinator import Limits
 from fabric_train.rules.limits import timeout_s
-from fabric_train.rules.loop import RuleError
+from fabric_train.rules.loop import RuleError, RunAgainError
 from fabric_train.rules.step_rule import RankReport, RecoveryPlan, UnrecoverableError
 from fabric_train.shards.keeper import GradientLog
 from fabric_train.state.containers import expanded
@@ -61,10 +50,6 @@ from fabric_train.state.replicated import LayoutError
 from fabric_train.state.transfer import CorruptStateError
 
 _REHEARSALS = 2  # DDP orders its buckets anew before its second forward pass
-
-
-class RunAgainError(BaseException):
-    """Ends an attempt that has to be run again. Not an Exception: the loop must not catch it."""
 
 
 class Job(JobInfo):
@@ -173,6 +158,7 @@ class Job(JobInfo):
             self._group.use = Use.CLOSED
         self._step += 1
         self._progress.committed(self._generation, self._step)
+        self._make_whole()
 
     def _join(self, process: str, token: str) -> None:
         welcome = introduce(self._link, process, token)
@@ -242,8 +228,17 @@ class Job(JobInfo):
         if self._captured:
             raise RuleError(f"step {self._step} was run without attempt()")
 
+    def _make_whole(self) -> None:
+        """Behind a step: make what is made of all ranks' shards, whoever is lost meanwhile."""
+        while self._own.makes and not self._changes_over:
+            self._after.stepped()
+            self._settle()
+            if not self._group.broken:
+                return
+            self._recover(ready=False)
+
     def _settle(self) -> None:
-        """Do what a recovery, or the step before, has left for the start of this one."""
+        """Do what a step or a recovery has left for the start of this step."""
         if not self.rehearsing and not self._group.broken:
             now = (self._group, self._own, self._step)
             self._with_all(lambda _: self._after.settle(*now, leaves=self._changes_over))
@@ -258,6 +253,8 @@ class Job(JobInfo):
             plan = self._recover(ready=False, planned=True)
             if self.rank in {*plan.copies, *plan.back}:
                 self._capture()
+            if self._own.makes:
+                self._settle()
             self._after.gather(self._group, self._own, self._step)
 
     def _give_copies(self, inner: GenerationGroup) -> str:

@@ -26,8 +26,9 @@ from fabric_train.groups.kept_calls import KeptCalls
 from fabric_train.messages import process as wire
 from fabric_train.messages.link import AgentLostError
 from fabric_train.rank.ending import end_at_once
-from fabric_train.rank.job import Job, RunAgainError
+from fabric_train.rank.job import Job
 from fabric_train.rules.agreement import DisagreementError
+from fabric_train.rules.loop import RunAgainError
 from fabric_train.rules.step_rule import RecoveryPlan
 from fabric_train.state.optimizer_groups import parameters_of
 from fabric_train.state.rank_local import Stateful

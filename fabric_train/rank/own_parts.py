@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -127,6 +128,16 @@ class OwnParts:
             )
         except CorruptStateError as error:  # another process takes this rank
             end_at_once(f"the shards that arrived are refused: {error}")
+
+    @property
+    def makes(self) -> bool:
+        """Something is made of the shards of all ranks, behind each step."""
+        return bool(self.state.flat_shards())
+
+    def make_whole(self, inner: GenerationGroup) -> None:
+        """Make it, now that all ranks have their shards. Raises ``RuntimeError``."""
+        for part in self.state.flat_shards():
+            inner.attended(functools.partial(part.make_whole, inner.group, inner.rank))
 
     def voted(self, *, equal: bool) -> None:
         """All ranks have voted; ``equal``: with the same digest."""

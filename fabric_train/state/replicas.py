@@ -1,7 +1,8 @@
 """Which ranks hold the same state as this one: as its shards say (HSDP), or as the job declares.
 
 A DTensor says it itself: ranks that differ only along mesh dimensions on which it is replicated
-hold the same part of it. A tensor that is no DTensor is a replica on all ranks.
+hold the same part of it. Of a plain tensor an adapter may say it (``flat_shards``). Any other one
+is a replica on all ranks.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from fabric_train.state.flat_shards import holders_of
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,9 @@ def replicas_of(parts: Mapping[str, object], rank: int, world: int) -> tuple[int
     """Ranks with the same shards as ``rank``, itself among them; None: nothing is sharded."""
     mine: set[int] | None = None
     for tensor in _tensors(parts):
-        if isinstance(tensor, _kinds()):
-            alike = set(_alike(tensor))
+        holders = holders_of(tensor)
+        if holders is not None or isinstance(tensor, _kinds()):
+            alike = set(_alike(tensor) if holders is None else holders)
             mine = alike if mine is None else mine & alike
     return None if mine is None else tuple(sorted(mine & set(range(world)) | {rank}))
 
@@ -181,7 +185,7 @@ def _kinds() -> tuple[type, ...]:
 def is_shard(tensor: Tensor) -> bool:
     """``tensor`` says that other ranks have other parts of it."""
     if not isinstance(tensor, _kinds()):
-        return False
+        return holders_of(tensor) is not None
     sharded: Any = tensor
     return any(
         not placement.is_replicate() and sharded.device_mesh.size(dimension) > 1

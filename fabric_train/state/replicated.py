@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fabric_train.rules.loop import RuleError
 from fabric_train.state.behind_gate import BehindGate
+from fabric_train.state.flat_shards import FlatShards, is_made
 from fabric_train.state.module_settings import ModuleSettings, Settings, UnknownSettingError
 from fabric_train.state.optimizer_groups import (
     Membership,
@@ -117,6 +118,8 @@ class ReplicatedState:
 
     def check(self) -> None:
         """At the gate. Raises ``ChangedError`` where a replacement would not be alike."""
+        for part in self.flat_shards():
+            part.check()
         self.structure.check()
         try:
             self.groups.check()
@@ -144,6 +147,10 @@ class ReplicatedState:
             elif isinstance(part, torch.optim.Optimizer):
                 found[name] += f", state of {len(parameters_of(part))} parameters"
         return found
+
+    def flat_shards(self) -> list[FlatShards]:
+        """Those among the parts."""
+        return [part for part in self._parts.values() if isinstance(part, FlatShards)]
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Those among the parts."""
@@ -176,7 +183,9 @@ class ReplicatedState:
         for name, part in sorted(self._parts.items()):
             if isinstance(part, nn.Module):
                 found += [
-                    (f"{name}/{key}", plain(one.data)) for key, one in part.named_parameters()
+                    (f"{name}/{key}", plain(one.data))
+                    for key, one in part.named_parameters()
+                    if not is_made(one)
                 ]
                 found += [(f"{name}/{key}", plain(one)) for key, one in part.named_buffers()]
             elif isinstance(part, torch.optim.Optimizer):

@@ -8,7 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
-_KINDS = ("torch.distributed.fsdp", "torch.distributed.optim.zero_redundancy_optimizer")
+from fabric_train.state.flat_shards import holders_of, is_zeros
+
+_KINDS = (
+    "torch.distributed.fsdp", "torch.distributed.optim.zero_redundancy_optimizer",
+    "deepspeed.runtime.zero.",
+)  # fmt: skip
 
 
 def how_sharded(part: object) -> str:
@@ -23,6 +28,13 @@ def how_sharded(part: object) -> str:
     for name, one in _tensors(part):
         if isinstance(one, kinds):
             return f"{name} is sharded ({type(one).__name__})"
+        if holders_of(one) is not None:
+            return f"{name} is a shard"
+        if is_zeros(one):
+            return (
+                f"{name} is made of partitions by ZeRO of DeepSpeed: protect its engine by "
+                "fabric_train.frameworks.deepspeed"
+            )
     return ""
 
 

@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fabric_train.rules.loop import RuleError
+from fabric_train.state.flat_shards import is_made
 
 _HOOKS = {
     "_forward_pre_hooks": "forward pre-hooks",
@@ -63,7 +64,7 @@ class Structure:
                 known.add(id(one))
                 self._modules[owner] = one
                 for key, parameter in one._parameters.items():  # noqa: SLF001
-                    if parameter is not None:
+                    if parameter is not None and not is_made(parameter):
                         self._parameters[f"{owner}.{key}"] = parameter
         self._fields = [one.__dict__ for one in self._modules.values()]
         self._begun, self._details = self._now(), self._describe()
@@ -183,7 +184,9 @@ def _shape_of_module(owner: nn.Module) -> dict[str, Any]:
 
 
 def _tensor(key: str, one: torch.Tensor | None, identity: int = 0) -> tuple[Any, ...]:
-    return (key, identity) if one is None else (key, identity, one.dtype, one.shape)
+    if one is None or is_made(one):
+        return (key, identity)
+    return (key, identity, one.dtype, one.shape)
 
 
 def _in_words(what: str, old: Any, new: Any) -> str:  # noqa: ANN401

@@ -19,6 +19,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from fabric_train.rules.loop import RuleError
 from fabric_train.rules.protection import statement
 from fabric_train.state.containers import members
+from fabric_train.state.flat_shards import is_made
 from fabric_train.state.rank_local import LocalStates
 from fabric_train.state.replicas import tensors_of
 from fabric_train.state.replicated import ReplicatedState
@@ -147,7 +148,7 @@ def _of_parts(
         idle = [
             key
             for key, one in module.named_parameters()
-            if one.requires_grad and id(one) not in trained and not covered(one)
+            if one.requires_grad and id(one) not in trained and not (covered(one) or is_made(one))
         ]
         if idle:
             yield (

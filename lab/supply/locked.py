@@ -11,8 +11,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import NormalizedName, canonicalize_name
 from packaging.version import Version
 
+from lab.supply.locking import FROM_SOURCE, WHEELS_ALONE
+
 FOLDER = Path(__file__).resolve().parents[2] / "requirements"
-WHEELS_ALONE = "--only-binary :all:"
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 _VIA = re.compile(r"# +(?:via +)?(\S.*)")
 
@@ -56,7 +57,7 @@ def parse(text: str) -> list[Locked]:
             options.append(block.strip())
         else:
             found.append(_package(block))
-    if options != [WHEELS_ALONE]:
+    if options not in ([WHEELS_ALONE], [WHEELS_ALONE, FROM_SOURCE]):
         raise ValueError(f"options of a lock are {WHEELS_ALONE!r} alone, not {options}")
     return found
 

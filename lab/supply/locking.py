@@ -24,6 +24,9 @@ PYTHON = "3.11"
 """The oldest Python; a lock has lines for newer ones where versions differ, with markers."""
 LARGE = "torch"
 """Comes with 3 GB of GPU libraries, or as a CPU build that few indexes have: locks of its own."""
+WHEELS_ALONE = "--only-binary :all:"
+FROM_SOURCE = "--no-binary deepspeed"
+"""What comes without wheels: its setup runs when a test asks for an environment of its own."""
 
 
 def name(requirement: str) -> str:
@@ -103,6 +106,11 @@ LOCKS = {
         lambda: [*_input("torchtitan"), *_cpu_torch()], options=("--no-emit-package", LARGE)
     ),
     "megatron": Lock(lambda: _input("megatron"), ("torch-cpu",), ("--no-emit-package", LARGE)),
+    "deepspeed": Lock(
+        lambda: _input("deepspeed"),
+        ("torch-cpu", "frameworks"),
+        ("--no-emit-package", LARGE, *FROM_SOURCE.split()),
+    ),
     "lock": Lock(lambda: _input("lock")),
 }
 """In the order in which they are made: constraints first."""
@@ -121,7 +129,7 @@ def arguments(lock: str, options: Sequence[str], links: Sequence[str]) -> list[s
     argv = ["uv", "--no-config", "pip", "compile", f"{lock}.in", "--output-file", f"{lock}.txt"]
     argv += ["--generate-hashes", "--universal", "--python-version", PYTHON]
     # Wheels alone, and the file says so: no code of a package runs while it is installed.
-    argv += ["--only-binary", ":all:", "--emit-build-options"]
+    argv += [*WHEELS_ALONE.split(), "--emit-build-options"]
     # Where a package comes from is the machine's affair. The hash says that it is the same.
     argv += ["--no-emit-index-url", "--no-emit-find-links"]
     argv += ["--custom-compile-command", "./run lock", "--quiet"]
@@ -130,6 +138,11 @@ def arguments(lock: str, options: Sequence[str], links: Sequence[str]) -> list[s
     for place in links:
         argv += ["--find-links", place]
     return [*argv, *LOCKS[lock].options, *options]
+
+
+def wheels_first(text: str) -> str:
+    """``text`` of a lock, its exception to wheels behind the rule: pip drops what is before it."""
+    return text.replace(f"{FROM_SOURCE}\n{WHEELS_ALONE}\n", f"{WHEELS_ALONE}\n{FROM_SOURCE}\n")
 
 
 def main() -> int:
@@ -156,7 +169,9 @@ def main() -> int:
             if done.returncode != 0:
                 print(f"requirements/{lock}.txt and later ones stay as they are", file=sys.stderr)
                 return done.returncode
-            shutil.copy(Path(scratch, f"{lock}.txt"), FOLDER)
+            made_file = Path(scratch, f"{lock}.txt")
+            made_file.write_text(wheels_first(made_file.read_text()))
+            shutil.copy(made_file, FOLDER)
     return 0
 
 

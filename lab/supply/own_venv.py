@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -47,8 +48,10 @@ def _make(home: Path, python: Path, lock: Path) -> None:
 
     (site / "torch.pth").write_text(f"{Path(torch.__file__).parents[1]}\n")
     pip = subprocess.run(
-        [python, "-m", "pip", "install", "-q", "--require-hashes", "--no-deps", "-r", lock],
-        check=False, capture_output=True, text=True,
+        # What comes as source asks for torch while it is built.
+        [python, "-m", "pip", "install", "-q", "--require-hashes", "--no-deps",
+         "--no-build-isolation", "-r", lock],
+        check=False, capture_output=True, text=True, env=os.environ | {"DS_BUILD_OPS": "0"},
     )  # fmt: skip
     if pip.returncode:
         raise OwnVenvError(f"{lock.name} cannot be installed\n{pip.stderr[-2000:]}")

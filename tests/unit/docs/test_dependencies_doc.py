@@ -36,13 +36,10 @@ TOOLS = {
 OWN_VENV = {
     "torchft": "torchft", "accelerate": "frameworks", "lightning": "frameworks",
     "transformers": "frameworks", "torchtitan": "torchtitan", "megatron-core": "megatron",
-    "einops": "megatron",
+    "einops": "megatron", "deepspeed": "deepspeed",
 }  # fmt: skip
 """What a bench or a test installs into an environment of its own, because it is what we compare
 with, or whose loops we take over: its lock in ``requirements/``."""
-
-BY_HAND = {"deepspeed"}
-"""What an example imports and nothing here installs: it has no wheel."""
 
 
 def names(requirements: Iterable[str]) -> set[str]:
@@ -84,7 +81,7 @@ def foreign(packages: Iterable[str]) -> set[str]:
     ours = {path.stem for path in files if any(path.is_relative_to(one) for one in scripts)}
     ours |= {*PRODUCT, *TRAIN, *DEVELOPMENT}
     found = set().union(*(imported(path.read_text()) for path in files))
-    return found - ours - set(sys.stdlib_module_names) - modules(OWN_VENV) - set(BY_HAND)
+    return found - ours - set(sys.stdlib_module_names) - modules(OWN_VENV)
 
 
 def modules(distributions: Iterable[str]) -> set[str]:

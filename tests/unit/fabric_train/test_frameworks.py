@@ -40,6 +40,23 @@ def test_a_script_that_joins_by_itself_does_not_run_transparently(text):
         scripts.check_script("train.py", text)
 
 
+@pytest.mark.parametrize("theirs", ["accelerate", "deepspeed"])
+def test_a_loop_of_its_own_is_refused_before_it_begins(tmp_path, capsys, theirs):
+    script = tmp_path / "train.py"
+    script.write_text(f"def main():\n    from {theirs} import utils\n")
+    assert main(["--standalone", "--transparent", str(script)]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"fabric-run: {script} imports {theirs}, and neither transformers nor")
+    assert "its loop is its own, and nobody else knows where a step of it ends" in said
+
+
+def test_a_script_with_a_trainer_may_import_them_too():
+    for loop in ("transformers", "lightning", "pytorch_lightning"):
+        scripts.check_script(
+            "train.py", f"import accelerate, deepspeed\nfrom {loop} import Trainer"
+        )
+
+
 @pytest.mark.parametrize("text", ["x = (", "\0", "def f(:"])
 def test_what_is_no_script_is_refused(text):
     with pytest.raises(scripts.RefusedScriptError, match=r"train\.py: "):

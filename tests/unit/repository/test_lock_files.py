@@ -18,7 +18,7 @@ INSTALLED = ("development", "torch-cpu", "torch")
 """What `.venv` is made of; of the last two one."""
 HASH = "a" * 64
 LINE = f"alpha==1.0 \\\n    --hash=sha256:{HASH}\n    # via -r x.in\n"
-WHEELS = f"{locked.WHEELS_ALONE}\n\n"
+WHEELS = f"{locking.WHEELS_ALONE}\n\n"
 
 PIP = re.compile(
     r"\bpip (?:install|wheel|download)\b"  # in shells, docs and messages
@@ -86,7 +86,7 @@ def test_each_lock_file_is_made_and_each_is_read():
     names = {path.stem for path in locked.FOLDER.glob("*.txt")}
     assert names == LOCKS.keys()
     inputs = {path.stem for path in locked.FOLDER.glob("*.in")}
-    assert inputs == {"frameworks", "lock", "megatron", "torchft", "torchtitan"}
+    assert inputs == {"deepspeed", "frameworks", "lock", "megatron", "torchft", "torchtitan"}
 
 
 @pytest.mark.parametrize("lock", LOCKS)
@@ -130,7 +130,7 @@ def test_each_package_is_there_for_another_or_for_the_project(lock):
     for package in (each for found in packages.values() for each in found):
         known = {canonicalize_name(name) for name in package.via if not name.startswith("-r")}
         # Their torch is that of .venv.
-        own = ("frameworks", "megatron", "torchft", "torchtitan")
+        own = ("deepspeed", "frameworks", "megatron", "torchft", "torchtitan")
         known -= {LARGE} if lock in own else set()
         assert package.via, package.name
         assert known <= packages.keys(), package.name
@@ -299,11 +299,26 @@ def test_locks_are_made_for_all_machines_with_wheels_alone(lock):
         (LINE, "options"),
         (WHEELS + "--index-url https://a.example\n" + LINE, "options"),
         (WHEELS + "-r other.txt\n" + LINE, "options"),
+        (WHEELS + "--no-binary alpha\n" + LINE, "options"),
+        (f"{locking.FROM_SOURCE}\n{WHEELS}{LINE}", "options"),
     ],
 )
 def test_a_lock_that_says_less_is_refused(bad, why):
     with pytest.raises(ValueError, match=why):
         locked.parse(bad)
+
+
+def test_one_package_comes_as_source_and_pip_reads_the_rule_first():
+    """An exception before the rule would be dropped."""
+    by_uv = f"# by uv\n{locking.FROM_SOURCE}\n{WHEELS}{LINE}"
+    text = locking.wheels_first(by_uv)
+    assert [str(one.version) for one in locked.parse(text)] == ["1.0"]
+    assert locking.wheels_first(text) == text
+    assert locking.wheels_first(f"# by uv\n{WHEELS}{LINE}") == f"# by uv\n{WHEELS}{LINE}"
+    sources = [
+        name for name in LOCKS if locking.FROM_SOURCE in (locked.FOLDER / f"{name}.txt").read_text()
+    ]
+    assert sources == ["deepspeed"]
 
 
 def test_a_lock_is_read_with_markers_and_who_asks():
