@@ -7,7 +7,7 @@ import pytest
 
 from fabric_train.rules.step_rule import RankReport, UnrecoverableError, plan_return
 
-WORLDS = 3000
+WORLDS = 1500
 
 
 def test_no_history_ends_with_a_wrong_state_and_at_most_one_step_is_run_again():
