@@ -87,7 +87,7 @@ class Own:
 
     def __init__(self):
         self.state = SimpleNamespace(replicas=None)
-        self.done, self.broken = [], False
+        self.done, self.broken, self.gather = [], False, None
         self.keeper = SimpleNamespace(send=lambda *_: self.done.append("owed"))
 
     def settle(self, _step):
@@ -109,16 +109,16 @@ class Plan:
 
 
 def test_parameters_are_made_once_behind_each_step_and_again_when_that_was_broken_off():
-    after, own, inner = after_recovery.AfterRecovery(), Own(), object()
-    after.settle(inner, own, 0)
+    after, own, group = after_recovery.AfterRecovery(), Own(), SimpleNamespace(inner=object())
+    after.settle(group, own, 0, leaves=False)
     assert own.done == []
     after.stepped()
     own.broken = True
     with pytest.raises(RuntimeError):
-        after.settle(inner, own, 1)
+        after.settle(group, own, 1, leaves=False)
     own.broken = False
-    after.settle(inner, own, 1)
-    after.settle(inner, own, 1)
+    after.settle(group, own, 1, leaves=False)
+    after.settle(group, own, 1, leaves=False)
     assert own.done == ["made"]
 
 
@@ -128,5 +128,5 @@ def test_who_waits_for_a_state_gets_it_before_all_make_their_parameters():
     inner = SimpleNamespace(rank=1, group=None)
     after.note(inner, Plan({0: 1}, frozenset({0})))
     after.stepped()
-    after.settle(inner, own, 5)
+    after.settle(SimpleNamespace(inner=inner), own, 5, leaves=False)
     assert own.done == ["owed", "made"]
