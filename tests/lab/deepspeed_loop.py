@@ -1,17 +1,14 @@
 """``deepspeed_loop.py STEPS OUT``: ZeRO of DeepSpeed in a loop of one's own, and ranks that die.
 
-STAGE: 1, 2 or 3. PRECISION: fp32 or bf16. MORE: a fragment of DeepSpeed's configuration as JSON.
-PLAIN=1: without a line of ours, for torchrun. FAULTS as in ``hsdp_loop.py``. What comes out is each
-rank's partitions, all that the optimizer keeps for them, and the parameters of the model.
-SPLIT=1: each attempt has one of the micro batches of a step. AS=model: ``job.protect`` gets it.
+STAGE: 1, 2 or 3. PRECISION: fp32 or bf16. MICRO: micro batches of a step.
+PLAIN=1: without a line of ours, for torchrun. FAULTS as in ``grouped_loop.py``. What comes out is
+each rank's partitions, all that the optimizer keeps for them, and the parameters of the model.
 """
 
 import hashlib
-import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import deepspeed
@@ -36,33 +33,16 @@ CONFIG = {
     },
     "steps_per_print": 1 << 30,
 }  # fmt: skip
-CONFIG["zero_optimization"] |= json.loads(os.environ.get("MORE", "{}"))
 
 
-def strike(moment, act=lambda: os.kill(os.getpid(), signal.SIGKILL)):
+def strike(moment):
     if PLAIN or job.rehearsing:
         return
     for rank, step, when in FAULTS:
         name = OUT / f"struck.{rank}-{step}-{when}"
         if (job.rank, at, moment) == (int(rank), int(step), when) and not name.exists():
             name.touch()
-            act()
-
-
-def unheard():
-    raise RuntimeError("the vote was not heard")
-
-
-def die_later():
-    time.sleep(0.5)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def voted(*args):
-    result = vote(*args)
-    strike("voted", die_later)
-    strike("unheard", unheard)
-    return result
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def batch(step, micro):
@@ -71,7 +51,7 @@ def batch(step, micro):
 
 
 def train(step):
-    for micro in range(1 if os.environ.get("SPLIT") else MICRO):
+    for micro in range(MICRO):
         x = batch(step, micro)
         strike("forward")
         loss = (engine(x.bfloat16() if BF16 else x).float() - x.sum(1, True).sin()).pow(2).mean()
@@ -102,11 +82,7 @@ else:
     rank = job.rank
     engine, inner, *_ = deepspeed.initialize(model=net, config=CONFIG)
     log = fabric_train.GradientLog(buddies=int(os.environ.get("BUDDIES", "1")), renew_steps=4)
-    if os.environ.get("AS") == "model":
-        job.protect(model=engine, optimizer=inner.optimizer)
-    else:
-        protect(job, engine, gradient_log=log)
-    vote, job._progress.vote = job._progress.vote, voted
+    protect(job, engine, gradient_log=log)
     for at in job.steps(STEPS):
         with job.attempt():
             train(at)

@@ -42,11 +42,6 @@ def test_an_expert_that_one_rank_has_alone_is_rebuilt(tmp_path):
     same_as_undisturbed(tmp_path, "1:2:forward", "0:4:gate", "1:6:optimizer", WHAT="experts")
 
 
-def test_a_checkpoint_of_dcp_inside_an_attempt_is_whole_whoever_dies(tmp_path):
-    """Rank 1 dies when it has saved, rank 0 before the step of another one is applied."""
-    same_as_undisturbed(tmp_path, "1:5:saved", "0:8:gate", WHAT="dcp")
-
-
 def test_a_checkpoint_of_dcp_behind_the_step_is_refused(tmp_path):
     done = train(tmp_path / "job", spares=0, WHAT="outside")
     assert done.returncode == 1, done.stderr

@@ -88,6 +88,7 @@ class Own:
     def __init__(self):
         self.state = SimpleNamespace(replicas=None)
         self.done, self.broken, self.gather = [], False, None
+        self.holders = SimpleNamespace(classes={})
         self.keeper = SimpleNamespace(send=lambda *_: self.done.append("owed"))
 
     def settle(self, _step):
