@@ -54,7 +54,7 @@ def _row(kind: str, ranks: int, mesh: str, step_ms: int, steps: int) -> Row:
         f"inside our calls, {kind}, a step of {step_ms} ms, median", asked, median(each), "ms",
         note=f"{100 * median(each) / step_ms:.2f} % of the step; at the gate {gate:.2f}, between "
         f"steps {between:.2f}, attempt {ends:.2f}; 95 %: {quantiles(each, n=20)[-1]:.2f}; "
-        f"{len(each)} steps of all ranks{sent}", samples={"ms": each},
+        f"{len(each)} steps of all ranks{sent}",
     )  # fmt: skip
 
 
