@@ -137,5 +137,5 @@ def test_clock_paths_have_names_and_fit_a_terminal():
         assert max(map(len, lines)) <= 80
         assert len(lines[0].split("  ")) >= 6
         assert "gpu-07.site-a" in lines[1]
-        assert "asymmetric, port 50001" in lines[1]
+        assert "asymmetric, port 50001" in " ".join(" ".join(lines[1:]).split())
         assert "surplus" in printed(made([path], wide=True), wide=True)[0]
