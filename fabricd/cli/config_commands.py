@@ -51,11 +51,11 @@ def config_check(
     if as_json:
         put_json({"file": str(file), "valid": not problems, "problems": problems} | good)
     elif not problems:
-        out.print(f"{file}: valid, hash {good['hash']}")
+        out.print(f"{file}: valid, hash {good['hash']}", soft_wrap=True)
         for other in good["files"][1:]:
-            out.print(f"  with {other}")
+            out.print(f"  with {other}", soft_wrap=True)
         for altname, netdev in good["altnames"].items():
-            out.print(f"  {altname} is an altname of {netdev}")
+            out.print(f"  {altname} is an altname of {netdev}", soft_wrap=True)
     raise typer.Exit(1 if problems else 0)
 
 

@@ -52,7 +52,7 @@ def rotate(
         replace_text(key_file, text, 0o600)
     except (keys.KeyFileError, OSError) as error:
         fail(why(error))
-    out.print(f"{key_file}: {_keys(text)}")
+    out.print(f"{key_file}: {_keys(text)}", soft_wrap=True)
 
 
 def _keys(text: str) -> str:

@@ -45,7 +45,7 @@ def support_bundle(
     if as_json:
         put_json({"file": str(path), "bytes": len(data)})
     else:
-        out.print(f"{path}: {len(data)} bytes; read it before you send it")
+        out.print(f"{path}: {len(data)} bytes; read it before you send it", soft_wrap=True)
 
 
 def register(app: typer.Typer) -> None:

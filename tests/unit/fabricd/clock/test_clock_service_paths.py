@@ -280,7 +280,7 @@ def test_a_path_over_rdma_is_one_of_the_clock_while_it_carries_trains(make, run_
         seen.append([(row["host"], row["rdma"]) for row in rows])
         assert len(service.core.mover.paths) == 2, "no port moves a queue pair"
         text = Console(width=200, record=True, file=io.StringIO())
-        text.print(sources(rows))
+        text.print(sources([row | {"name": f"h{row['host']}"} for row in rows]))
         assert ("rail0 → fd00::8, RDMA" in text.export_text()) == seen[-1][-1][1]
     both = [(8, False), (9, False)]
     # It stays for a while: UDP may have no line yet.
