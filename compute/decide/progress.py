@@ -29,6 +29,8 @@ class GenerationProgress:
         self._in_vain = 0  # generations one after the other that were not accepted
         self._chosen = 0
         self._chosen_at = 0.0
+        self._told_at: float | None = 0.0
+        """Since when one of its hosts can be told of it; None: none can."""
         self._suspected: tuple[int, float] | None = None
 
     @property
@@ -116,18 +118,26 @@ class GenerationProgress:
         elif now - self._suspected[1] > policy.suspicion_s:
             return "connections failed"
         recovered = self._is_recovered(generation, documents)
-        waited = now - self._chosen_at
-        told = any(host not in offline for host in generation.hosts)
-        if generation.formed and not recovered and told and waited > policy.recovery_s:
+        waited = self._waited(generation, offline, now)
+        if generation.formed and not recovered and waited > policy.recovery_s:
             return f"not all ranks recovered within {policy.recovery_s:g} s"
         return ""
+
+    def _waited(self, generation: JobGeneration, offline: Collection[str], now: float) -> float:
+        """Seconds since its hosts could be told that it was chosen; 0: they cannot be."""
+        if all(host in offline for host in generation.hosts):
+            self._told_at = None
+            return 0.0
+        if self._told_at is None:
+            self._told_at = now
+        return now - max(self._chosen_at, self._told_at)
 
     def silent_processes(
         self, documents: Mapping[str, AgentDocument], generation: JobGeneration, now: float,
         offline: Collection[str] = (),
     ) -> set[str]:  # fmt: skip
         """Processes that hold a rank, and have not answered in time. ``offline``: as above."""
-        waited = now - self._chosen_at
+        waited = self._waited(generation, offline, now)
         overdue = self._chosen == generation.number and waited > self._policy.answer_s
         if not overdue or not generation.formed or self._is_recovered(generation, documents):
             return set()

@@ -172,33 +172,31 @@ def test_a_takeover_is_exact_when_every_rank_has_hashed_the_right_state():
     assert takeovers.exact(found, events, [(1, 6)]) == 0
 
 
-def test_recoveries_are_told_apart_and_missing_ones_are_an_error(monkeypatch):
-    monkeypatch.setattr(takeovers, "RANKS", WORLD)
+def test_recoveries_are_told_apart_and_missing_ones_are_an_error():
     commits = [
         Commit(at, 1, rank, generation, generation)
         for at, generation in ((10, 1), (20, 2), (30, 3))
         for rank in range(WORLD)
     ]
     faults = [Fault(15, 0, Phase.FORWARD), Fault(25, 1, Phase.GATE)]
-    play = Play(1, 0.1, faults)
+    play = Play(1, WORLD, 0.1, faults)
     assert [one.at_ns for one in takeovers.recoveries(play, Events(commits=commits))] == [20, 30]
     with pytest.raises(ValueError, match=r"fault 1 \(rank 1\)"):
         takeovers.recoveries(play, Events(commits=commits[:-1]))
 
 
-def test_what_each_recovery_lost_is_told_by_its_own_draws(monkeypatch):
-    monkeypatch.setattr(takeovers, "RANKS", WORLD)
+def test_what_each_recovery_lost_is_told_by_its_own_draws():
     # Step 6 was applied by rank 0 alone at the first fault, step 7 by both at the second.
     text = {1: commit(10, 0, 1, 6) + commit(40, 0, 2, 7) + commit(80, 0, 3, 7)}
     text[2] = draw(5, 1, 5) + commit(30, 1, 2, 6) + commit(41, 1, 2, 7)
     text[2] += draw(70, 1, 6) + commit(81, 1, 3, 7)
-    play = Play(1, 0.1, [Fault(12, 0, Phase.OPTIMIZER), Fault(60, 0, Phase.FORWARD)])
+    play = Play(1, WORLD, 0.1, [Fault(12, 0, Phase.OPTIMIZER), Fault(60, 0, Phase.FORWARD)])
     assert [one.lost_steps for one in takeovers.recoveries(play, parse_events(text))] == [0, 1]
 
 
 def test_growth_is_told_of_fabric_run_and_of_the_rank_that_lived_longest():
     memory = [{1: 50.0, 2: 300.0, 3: 310.0}, {1: 50.5, 2: 304.0, 4: 9.0}, {1: 51.0, 2: 303.0}]
-    series = takeovers.memory_mb(Play(1, 0.1, [], memory))
+    series = takeovers.memory_mb(Play(1, WORLD, 0.1, [], memory))
     assert series == {"fabric-run": [50.0, 50.5, 51.0], "rank": [300.0, 304.0, 303.0]}
     assert takeovers.growth_mb(series["fabric-run"]) == 1.0
     assert takeovers.growth_mb([300, 310, 311, 312, 315, 312, 311, 313]) == 2

@@ -39,7 +39,7 @@ def test_small_jobs_whose_networks_fail_apart():
 
 
 @pytest.mark.virtual_time
-@pytest.mark.parametrize("seed", [1084])
+@pytest.mark.parametrize("seed", [1084, 1854])
 def test_worlds_in_which_a_rule_was_wrong_once(seed):
     assert not play(small(seed)).problem
 

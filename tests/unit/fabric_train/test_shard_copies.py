@@ -138,7 +138,7 @@ def test_who_is_lost_behind_a_step_takes_all_back_and_the_step_gives_the_same(ma
         assert all(map(same, map(content, ranks), known[step + 1]))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @given(data=st.data())
 def test_whatever_is_lost_and_when_states_are_those_of_the_undisturbed_job(data):
     make = data.draw(st.sampled_from([*MAKERS]))
