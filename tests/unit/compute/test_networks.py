@@ -44,6 +44,19 @@ def test_worlds_in_which_a_rule_was_wrong_once(seed):
     assert not play(small(seed)).problem
 
 
+OPEN = {
+    1476: "a host that steps is fenced as its prober and its agent's heartbeats go in one second",
+    2059: "a process is to be killed in a job that steps in a generation whose end one host missed",
+}
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("seed", OPEN)
+def test_worlds_in_which_the_rule_is_wrong_still(seed, request):
+    request.applymarker(pytest.mark.xfail(reason=OPEN[seed], strict=True, raises=AssertionError))
+    assert not play(small(seed)).problem
+
+
 @pytest.mark.virtual_time
 def test_a_large_job_of_sampled_observers():
     check(large, range(LARGE))
