@@ -67,7 +67,7 @@ def test_faults_on_80_columns_and_a_history_without_a_daemon(cluster):
         assert "read from" in said
     finally:
         node.daemon.kill(signal.SIGCONT)
-    node.daemon.kill(signal.SIGKILL)
+    node.daemon.stop(grace_s=0.0)  # killed alone, it would be started again
     dead, said = fabricctl(node, "timeline", "--config", str(node.config_path))
     assert "is fabricd running?" in said
     for lines in (stopped, dead):
