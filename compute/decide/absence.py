@@ -19,7 +19,8 @@ MOST_FLAPS = 64
 APART_S = 0.3
 """One absence may seem to be several, as what its observers say comes one by one."""
 UNSEEN_S = 1.0
-"""What hosts say is here so long after a core is there again; what is dark then may long have been.
+"""So long after a core is there again its hosts have said what they hear; what is dark by then may
+have been dark for long.
 """
 
 
@@ -40,7 +41,7 @@ class Absence:
         self.update((), now)
 
     def note_core(self, found: bool, now: float) -> None:
-        """A majority of the job's hosts hears each other, or none does."""
+        """Whether a majority of the job's hosts hears each other; ``now``: seconds."""
         if not found:
             self._core_at = None
         elif self._core_at is None:
@@ -71,7 +72,7 @@ class Absence:
         return self._since.get(host)
 
     def began_unseen(self, host: str) -> bool:
-        """It was dark as soon as there was a core: nobody knows since when."""
+        """It was dark as soon as there was a core: nobody knows since when it is dark."""
         since, core_at = self._since.get(host), self._core_at
         return since is not None and (core_at is None or since <= core_at + UNSEEN_S)
 

@@ -245,8 +245,8 @@ def _verdict(
     alone = not heartbeats and not votes.is_silent(least)  # nobody but the host itself says so
     if not alone and not votes.heard and not votes.heard_by:
         gone = absence.gone_elsewhere_since(host)
-        # A job that has stepped on since goes without those who say so. Where nobody knows since
-        # when they do, only time tells.
+        # A job that has stepped since does not need those who miss the host. Where nobody knows
+        # since when it is missed, only time tells.
         if gone is not None and not (
             host in bench.ranks
             and (absence.began_unseen(host) or steps.moved_since(min(since, gone)))

@@ -69,7 +69,7 @@ def _ms(value: float | None) -> str:
 def table(act: Act) -> Table:
     """One row a strike."""
     made = Table(
-        title="what was done to the job (collectives over the plugin, in host memory, CPU)",
+        title="what was done to the jobs (over the plugin; that with shards over gloo; on CPUs)",
         box=box.SIMPLE,
     )
     made.add_column("strike")
