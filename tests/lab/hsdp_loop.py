@@ -63,6 +63,13 @@ def own(tensor):
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
+class Own(torch.optim.SGD):
+    """A class that nobody knows: it may look at more than one element. Its step has no collective.
+
+    So ranks may have applied a step that others have not.
+    """
+
+
 class Lars(torch.optim.Optimizer):
     """Uses the norms of whole tensors, so its step runs collectives, and keeps a plain number."""
 
@@ -108,7 +115,7 @@ if OPTIMIZER == "Muon":  # it takes matrices alone
     trained = [one for one in model.parameters() if one.ndim == 2 and len(one) > 1]
     rest = [one for one in model.parameters() if one.ndim < 2 or len(one) < 2]
     beside = torch.optim.AdamW(rest, lr=0.01)
-kind = Lars if OPTIMIZER == "Lars" else getattr(torch.optim, OPTIMIZER)
+kind = {"Lars": Lars, "Own": Own}.get(OPTIMIZER) or getattr(torch.optim, OPTIMIZER)
 optimizer = kind(trained, lr=0.01, **options)
 warm_up = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 8))
 log = fabric_train.GradientLog(buddies=int(os.environ.get("BUDDIES", "1")), renew_steps=4)

@@ -97,9 +97,12 @@ def test_two_neighbours_at_once_are_refused_with_one_buddy_and_named(tmp_path):
 
 
 def run_again(directory):
-    """Applied steps that each recovery has taken back, of each; and what ranks say of all."""
+    """Applied steps that each recovery has taken back, of each; and what ranks say of all.
+
+    Of a recovery in which another rank was lost there is no figure: the next one has it.
+    """
     said = [int(path.read_text()) for path in sorted(directory.glob("again.*"))]
-    return [one["again"] for one in records(directory)], said
+    return [one["again"] for one in records(directory) if one["again"] is not None], said
 
 
 @pytest.mark.nightly
@@ -133,7 +136,7 @@ def test_two_neighbours_behind_a_step_go_back_with_all_to_the_second_buddys_copi
 @pytest.mark.nightly
 def test_a_vote_that_one_rank_has_not_heard_takes_all_back(tmp_path):
     """Rank 3 stays before a step that 0 and 1 have applied, and 2 is lost behind its vote."""
-    same_as_undisturbed(tmp_path, "3:5:unheard", "2:5:voted", steps=8, OPTIMIZER="Lars")
+    same_as_undisturbed(tmp_path, "3:5:unheard", "2:5:voted", steps=8, OPTIMIZER="Own")
     assert sum(run_again(tmp_path / "job")[0]) == 1
 
 
