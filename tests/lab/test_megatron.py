@@ -5,6 +5,7 @@ parameters and optimizer state, the schedule, and Megatron's own random generato
 """
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -72,7 +73,7 @@ def test_a_shard_of_the_optimizer_that_is_lost_with_its_copy_ends_the_job_and_is
     python, tmp_path
 ):
     done = train(python, tmp_path / "job", KINDS["instances"], "0:4:backward", "2:4:backward")
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == 128 + signal.SIGKILL, done.stderr  # as the lost ranks ended
     assert "after step 4 has no live copy (its replicas: [0, 2]" in done.stderr
     assert not [*(tmp_path / "job").glob("weights.*")]
 

@@ -1,5 +1,6 @@
 """FSDP2 without replicas: shards of lost ranks are rebuilt from what their buddies keep."""
 
+import signal
 import subprocess
 import sys
 
@@ -91,7 +92,7 @@ def test_two_neighbours_at_once_are_rebuilt_from_the_second_buddy(tmp_path):
 @pytest.mark.nightly
 def test_two_neighbours_at_once_are_refused_with_one_buddy_and_named(tmp_path):
     done = train(tmp_path / "job", *NEIGHBOURS, spares=2)
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == 128 + signal.SIGKILL, done.stderr  # as the lost ranks ended
     assert "the state of rank 1 after step 6 has no live copy" in done.stderr
     assert not [*(tmp_path / "job").glob("weights.*")]
 

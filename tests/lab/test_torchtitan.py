@@ -21,8 +21,9 @@ from lab.supply.own_venv import own_python
 pytestmark = [pytest.mark.lab, pytest.mark.nightly, pytest.mark.timeout(3600)]
 
 HERE = Path(__file__).parent
-STEPS = 8
-MOMENTS = ("1:1:forward", "2:3:backward", "3:5:optimizer", "0:6:gate")
+STEPS = 9
+MOMENTS = ("1:1:forward", "2:3:backward", "3:5:optimizer", "0:7:gate")
+"""Two steps apart: a buddy that is lost in the step after its ward takes the copy of it along."""
 
 
 @pytest.fixture(scope="module")
